@@ -12,12 +12,14 @@ K = TypeVar("K", bound=Hashable)
 class Timers(Generic[K]):
     """A heap with at most twice as many entries as there are deadlines, however often they are moved."""
 
-    __slots__ = ("_count", "_due", "_heap")
+    __slots__ = ("_count", "_due", "_heap", "due")
 
     def __init__(self) -> None:
         self._due: dict[K, int] = {}
         self._heap: list[tuple[int, int, K]] = []  # the number in the middle keeps keys from being compared
         self._count = 0
+        self.due: int | None = None
+        """The next deadline."""
 
     def __len__(self) -> int:
         """Entries in memory, outdated ones too."""
@@ -32,21 +34,23 @@ class Timers(Generic[K]):
         if len(self._heap) > 2 * len(self._due) + 64:
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
             heapify(self._heap)
+        self._skip_outdated()
 
     def cancel(self, key: K) -> None:
-        self._due.pop(key, None)
+        if self._due.pop(key, None) is not None:
+            self._skip_outdated()
 
-    def next_due(self) -> int | None:
+    def _skip_outdated(self) -> None:
         heap = self._heap
         while heap and self._due.get(heap[0][2]) != heap[0][0]:
             heappop(heap)
-        return heap[0][0] if heap else None
+        self.due = heap[0][0] if heap else None
 
     def pop(self, now: int) -> K | None:
         """One key that is due, which then has no deadline any more."""
-        due = self.next_due()
-        if due is None or due > now:
+        if self.due is None or self.due > now:
             return None
         key = heappop(self._heap)[2]
         del self._due[key]
+        self._skip_outdated()
         return key

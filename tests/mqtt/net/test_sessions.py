@@ -144,7 +144,7 @@ async def test_a_will_is_published_whenever_the_server_closes(broker: Broker, ve
         connection = broker.session("c").connection
         assert connection is not None
         broker.hub.close(connection, 0x98, "an administrator wants it", broker.clock())
-        broker.front._schedule_commit()
+        broker.node.cell.commit.schedule()
     await client.ended()
     assert await listener.payloads(1) == [why.encode()]
 

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.broker.dispatch import members
 from holdfast.config.settings import QueueSettings
+from holdfast.engine.engine import Engine
 from holdfast.errors import StoreUnavailable
-from holdfast.mqtt.codec import V5, V311
+from holdfast.mqtt.codec import V5, V311, PubAck, Publish
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.mqtt.queues.rig import SPACE, Raw, Server, config_for, until, user_properties_of
@@ -422,9 +423,30 @@ async def test_what_is_in_a_read_when_the_store_fails_is_not_answered(tmp_path: 
     assert session is not None
     server.node.cell.commit.fail(StoreUnavailable(problem="a test"))
     bridge.publish(connection, [], 0)
-    bridge.acknowledged(connection, session, [], 0)
+    bridge.acknowledged([])
     bridge.ended(session, 0)
     assert delivery.packet_id in session.leases
     await client.closed()
+    await server.stop()
+    store.close()
+
+
+async def test_a_publish_in_whose_turn_the_store_fails_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("memory", tmp_path / "store")
+    server = Server(config_for(tmp_path), store)
+    await server.start()
+    client = await server.client("g-1")
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailable(problem="a test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "enqueue", fail)
+        client.send(Publish("$queue/jobs", b"one", 1, 7))
+        await client.closed()
+    assert not any(isinstance(packet, PubAck) for packet in client.seen)
+    await until(lambda: server.node.cell._refusal is None)
     await server.stop()
     store.close()

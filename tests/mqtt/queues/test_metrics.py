@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import httpx
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.errors import StoreUnavailable
 from holdfast.http_api.endpoints.metrics import described
-from holdfast.mqtt.codec import V5, V311, Packet, PingReq, PubAck, Publish, PubRel, encode
-from holdfast.mqtt.net.meter import KINDS, SERIES, Traffic
-from tests.mqtt.codec.strategies import from_server
+from holdfast.mqtt.codec import PingReq, PubAck, Publish, PubRel
+from holdfast.mqtt.net.meter import SERIES
 from tests.mqtt.queues.rig import Server
 
 
@@ -76,22 +73,21 @@ async def test_every_series_is_there_under_its_documented_name(server: Server, h
     assert types == {name: kind for name, kind, _, _ in map(described, SERIES.values())}
 
 
-@given(st.data(), st.sampled_from([V311, V5]))
-def test_packets_are_counted_from_the_bytes_that_go_out(data: st.DataObject, version: int) -> None:
-    packets: list[Packet] = data.draw(st.lists(from_server(version), max_size=8))
-    traffic = Traffic()
-    traffic.count_sent(b"".join(encode(packet, version) for packet in packets))
-    sent = {KINDS[kind]: count for kind, count in enumerate(traffic.sent) if count}
-    kinds = [type(packet).__name__.upper() for packet in packets]
-    assert sent == {kind: kinds.count(kind) for kind in kinds}
+async def test_packets_that_are_sent_together_are_counted_one_by_one(server: Server, http: httpx.AsyncClient) -> None:
+    client = await server.client("a", packet_bytes_max=400)
+    other = await server.client("b")
+    await client.subscribe("$queue/jobs", consumer_group="g")
+    sizes = (1, 2, 1_000, 3)  # one is too large for the client
+    other.send(*(Publish("$queue/jobs", b"x" * size, 1, packet_id=size) for size in sizes))
+    for _ in sizes:
+        await other.expect(PubAck)
+    for _ in range(3):
+        await client.expect(Publish)
+    assert (await scrape(http))["packets_sent_total"] == {"CONNACK": 2, "SUBACK": 1, "PUBLISH": 3, "PUBACK": 4}
 
 
-@pytest.mark.parametrize("version", [V311, V5])
-def test_large_packets_and_runs_of_answers_are_counted(version: int) -> None:
-    traffic = Traffic()
-    large = encode(Publish("t", b"\x40\x02" * 200_000), version)
-    run = b"".join(encode(PubAck(number), version) for number in range(1, 101))
-    traffic.count_sent(large + large)
-    traffic.count_sent(run)
-    traffic.count_sent(run[:4] + large)
-    assert (traffic.sent[3], traffic.sent[4]) == (3, 101)
+async def test_packets_of_before_a_failure_of_the_store_stay_counted(server: Server, http: httpx.AsyncClient) -> None:
+    client = await server.client("a")
+    await client.ping()
+    server.node.cell.commit.fail(StoreUnavailable(problem="a test"))
+    assert (await scrape(http))["packets_sent_total"] == {"CONNACK": 1, "PINGRESP": 1}

@@ -166,10 +166,10 @@ class Rig:
 
     def turn(self) -> OutboxBatch:
         """End a turn: write and send what need not wait."""
-        turn = self.hub.take()
+        turn = self.hub.outbox.take()
         self.store.write(self.epoch, turn.ops)
         self._send(turn.now)
-        if self.hub.unfinished:
+        if self.hub.outbox.unfinished:
             self.hub.pump_unfinished(self.now)
         self.unsynced.append(turn)
         return turn
@@ -179,8 +179,7 @@ class Rig:
         self.store.sync()
         outbox, self.unsynced = self.unsynced[:most], self.unsynced[most:]
         for turn in outbox:
-            self._send(turn.held)
-            self._send(self.hub.synced(turn.number))
+            self._send(self.hub.outbox.mark_synced(turn))
 
     def settle(self) -> OutboxBatch:
         turn = self.turn()
@@ -188,18 +187,19 @@ class Rig:
         return turn
 
     def _send(self, outputs: list[Output]) -> None:
-        for connection, data, close in outputs:
-            client = connection.tag
+        for output in outputs:
+            client = output.connection.tag
             assert isinstance(client, Client)
             if not client.closed:
-                client.seen += client.reader.feed(data)
-                client.closed = close
+                client.seen += client.reader.feed(output.data)
+                client.closed = output.close
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock, stopping at every deadline."""
         end = self.now + int(seconds * SECOND)
         while True:
-            due = self.settle().due
+            self.settle()
+            due = self.hub.due
             if due is None or due > end:
                 break
             self.now = max(self.now, due)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from holdfast.mqtt.codec import (
     V5,
     V311,
     Disconnect,
+    PingReq,
+    PingResp,
     Properties,
     PubAck,
     PubComp,
@@ -141,3 +145,18 @@ def test_packet_identifiers_wrap_and_skip_those_in_flight() -> None:
     assert session.next_packet_id() == 65535
     session.inflight = dict.fromkeys([1, 2], None)  # type: ignore[assignment]
     assert session.next_packet_id() == 3
+
+
+@BOTH
+def test_packets_that_are_sent_are_counted_by_kind(version: int) -> None:
+    rig = Rig()
+    client = rig.connect("c", version)
+    client.subscribe("t", qos=2)
+    seen = Counter(map(type, client.send(PingReq())))
+    for qos in (0, 1, 2):
+        answers = client.publish("t", b"x", qos, 7)
+        seen += Counter(map(type, answers))
+    assert seen == {PingResp: 1, Publish: 3, PubAck: 1, PubRec: 1}
+    kinds = {3: Publish, 4: PubAck, 5: PubRec, 13: PingResp}
+    assert {kinds[kind]: count for kind, count in enumerate(rig.hub.outbox.sent) if kind in kinds and count} == seen
+    assert sum(rig.hub.outbox.sent) == sum(seen.values()) + 2  # CONNACK and SUBACK

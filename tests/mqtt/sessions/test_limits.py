@@ -336,10 +336,10 @@ def test_what_waits_is_encoded_as_far_as_a_connection_may_buffer(present: bool) 
     if not present:
         back.drop()
         rig.settle()
-        assert not rig.hub.unfinished
+        assert not rig.hub.outbox.unfinished
         return
     numbers = [packet.payload[:1] for packet in first]
-    while rig.hub.unfinished or not rig.hub.empty:
+    while rig.hub.outbox.unfinished or not rig.hub.outbox.empty:
         rig.settle()
         numbers += [packet.payload[:1] for packet in back.publishes()]
     assert numbers == [b"%d" % number for number in range(10)]
@@ -352,8 +352,8 @@ def test_output_is_counted_until_it_is_taken() -> None:
     rig = Rig()
     client = rig.connect("c")
     client.subscribe("t")
-    assert rig.hub.unsent_bytes == 0
+    assert rig.hub.outbox.unsent_bytes == 0
     rig.connect("p").send(Publish("t", b"x" * 1_000), settle=False)
-    assert rig.hub.unsent_bytes > 1_000
-    assert [output.connection for output in rig.hub.take_ready()] == [client.connection]
-    assert rig.hub.unsent_bytes == 0
+    assert rig.hub.outbox.unsent_bytes > 1_000
+    assert [output.connection for output in rig.hub.outbox.take_ready()] == [client.connection]
+    assert rig.hub.outbox.unsent_bytes == 0

@@ -59,9 +59,8 @@ class Queues:
     def capture(self, connection: Connection | None, namespace: str, run: PublishBatch, now: int) -> None:
         self.asked.append((connection is not None, run.packets[0].topic))
 
-    def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
-        assert self.hub is not None
-        self.asked.append(self.hub.release_packet_ids(connection, session, acks))
+    def acknowledged(self, acks: Sequence[tuple[PubAck, object]]) -> None:
+        self.asked.append([lease for _, lease in acks])
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         self.asked.append((namespace, client_id, will.payload))
@@ -179,7 +178,7 @@ def test_an_ack_of_a_bridges_message_ends_a_run() -> None:
     client = rig.connect("c")
     session = client.connection.session
     assert session is not None
-    assert rig.hub.allocate_packet_ids(client.connection, session, ["lease"]) == [1]
+    assert session.allocate_packet_ids(["lease"]) == [1]
     client.send(Publish("$queue/a", b"", 1, 1))
     client.send(Publish("$queue/a", b"", 1, 2), PubAck(1), Publish("$queue/a", b"", 1, 3))
     assert bridge.lengths == [1, 1, 1]
@@ -250,18 +249,17 @@ def test_what_a_bridge_sends_shares_the_window_and_the_identifiers() -> None:
     assert session is not None
     client.subscribe("t")
     feed = client.connection.feed = Pumped()
-    assert rig.hub.room(client.connection) == 2
-    assert rig.hub.allocate_packet_ids(client.connection, session, ["lease"]) == [1]
+    assert session.allocate_packet_ids(["lease"]) == [1]
     session._packet_id = 0
-    assert rig.hub.allocate_packet_ids(client.connection, session, ["other"]) == [2]
-    assert rig.hub.room(client.connection) == 0
-    rig.hub.send(client.connection, encode(Publish("$queue/a", b"x", 1, 1), V5))
+    assert session.allocate_packet_ids(["other"]) == [2]
+    client.connection.quota -= 2
+    rig.hub.outbox.send(client.connection, encode(Publish("$queue/a", b"x", 1, 1), V5))
     rig.settle()
     assert payloads(client.take()) == [b"x"]
     client.send(PubAck(1), PubAck(2), PubAck(2))
-    assert bridge.asked == [["lease", "other", None]]
+    assert bridge.asked == [["lease", "other"]]
     assert feed.count == 1
-    assert rig.hub.room(client.connection) == 2
+    assert client.connection.quota == 2
 
 
 def test_the_broker_can_publish_itself_and_namespaces_do_not_meet() -> None:

@@ -87,8 +87,8 @@ class Decoder:
     """
 
     __slots__ = (
-        "_error", "_need", "_tail", "_topics", "connected", "from_client", "max_connect_bytes", "max_packet_bytes",
-        "version",
+        "_error", "_kinds", "_need", "_tail", "_topics", "connected", "from_client", "max_connect_bytes",
+        "max_packet_bytes", "version",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Decoder:
             raise ValueError("a server's packets do not carry their version: give it")
         self.version = version
         self.connected = version is not None
+        self._kinds = _KINDS[version or V5, from_client]
         self.max_packet_bytes = max_packet_bytes
         self.max_connect_bytes = max_packet_bytes if max_connect_bytes is None else max_connect_bytes
         self.from_client = from_client
@@ -168,6 +169,7 @@ class Decoder:
         body = Body(data[start:stop])
         level = connecting.read_version(body)
         self.version = V5 if level >= V5 else V311
+        self._kinds = _KINDS[self.version, True]
         if level not in (V311, V5):
             raise Violation(rules.PROTOCOL_LEVEL, str(level))
         if level == V5 and not minimal:
@@ -182,16 +184,14 @@ class Decoder:
         end = len(data)
         limit = self.max_packet_bytes
         v5 = self.version == V5
-        who = (V5 if v5 else V311, self.from_client)
-        kinds = _KINDS[who]
-        table = tables.PUBLISH_FROM_CLIENT if self.from_client else tables.PUBLISH_FROM_SERVER
+        kinds = self._kinds
         topics = self._topics
         append = packets.append
         while at < end:
             first = data[at]
             kind = kinds[first]
             if not kind:
-                raise Violation(_BROKEN[who][first])
+                raise Violation(_BROKEN[self.version or V5, self.from_client][first])
             start = at + 2
             if start > end:
                 self._keep(data, at, 2)
@@ -248,6 +248,7 @@ class Decoder:
                         payload_at = block_at + size
                         if payload_at > stop:
                             raise Violation(rules.TRUNCATED)
+                        table = tables.PUBLISH_FROM_CLIENT if self.from_client else tables.PUBLISH_FROM_SERVER
                         properties = read_block(data[block_at:payload_at], table)
                 if not topic and properties.topic_alias is None:
                     raise Violation(rules.TOPIC_EMPTY)

@@ -10,37 +10,49 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import structlog
+
+from holdfast.mqtt.sessions.hub import Hub
+from holdfast.mqtt.sessions.outbox import OutboxBatch
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-ReleaseCallback = Callable[[], None]
+
+class HeldTurn(msgspec.Struct, frozen=True):
+    """A turn with answers that wait until it is durable; `administered`: and its entries in the audit log."""
+
+    hub: Hub
+    batch: OutboxBatch
+    administered: bool
 
 
 class AuditBarrier:
-    """`synced` waits until everything that was written to the audit log is on disk."""
+    """`synced` waits until everything that was written to the audit log is on disk, `release` sends a turn's
+    answers."""
 
-    def __init__(self, synced: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, synced: Callable[[], Awaitable[None]], release: Callable[[HeldTurn], None]) -> None:
         self._synced = synced
-        self._waiting: deque[tuple[ReleaseCallback, bool]] = deque()
+        self._release = release
+        self._waiting: deque[HeldTurn] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def durable(self, release: ReleaseCallback, *, administered: bool) -> None:
+    def durable(self, turn: HeldTurn) -> None:
         """The next turn's records are durable: release its answers as soon as possible."""
-        if not administered and not self._waiting:
-            release()
+        if not turn.administered and not self._waiting:
+            self._release(turn)
             return
-        self._waiting.append((release, administered))
+        self._waiting.append(turn)
         if len(self._waiting) == 1:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         while self._waiting:
-            release, administered = self._waiting[0]
+            turn = self._waiting[0]
             try:
-                if administered:
+                if turn.administered:
                     await self._synced()
-                release()
+                self._release(turn)
             except Exception:
                 log.exception("answers to clients over MQTT failed")  # those behind them are to go all the same
             self._waiting.popleft()

@@ -30,7 +30,7 @@ from holdfast.config.kinds import split_address
 from holdfast.core.effects import Op
 from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
 from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolError, Publish, encode, reasons
-from holdfast.mqtt.net.audit_barrier import AuditBarrier
+from holdfast.mqtt.net.audit_barrier import AuditBarrier, HeldTurn
 from holdfast.mqtt.net.backpressure import Backpressure
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.meter import Traffic
@@ -70,15 +70,14 @@ class MqttFront:
         self._quotas = node.cell.quotas
         self._limits = replace(hub_limits(config), quota=self._quota_problem)
         self._node = node
+        self._commit = node.cell.commit
         self._gate = gate
-        self._rates = rates = PublishRates(gate, node)
+        self._rates = PublishRates(gate, node)
         self._bridge = (
-            QueueBridge(node, config.mqtt.prefetch, rates.count_read, rates.admit, self._audited)
-            if config.mqtt.queues
-            else None
+            QueueBridge(node, config.mqtt.prefetch, self._rates, self._audited) if config.mqtt.queues else None
         )
         self._administered = False  # something was, in this turn
-        self._audit_barrier = AuditBarrier(gate.audit.synced)
+        self._audit_barrier = AuditBarrier(gate.audit.synced, self._release)
         self._hub: Hub | None = None
         self._links: dict[Link, None] = {}  # in the order they were made
         self._strangers: dict[Link, None] = {}  # whose CONNECT was not accepted yet, in that order
@@ -121,7 +120,7 @@ class MqttFront:
         hub.load(self._node.store.scan, self._node.clock())
         self._hub = hub
         self._drops_reported = Counter()
-        self._schedule_commit()
+        self._commit.schedule()
 
     async def _listen(self, address: str, *, with_tls: bool) -> None:
         host, port = split_address(address)
@@ -172,8 +171,8 @@ class MqttFront:
             now = self._node.clock()
             for connection in list(hub.connections):
                 hub.close(connection, reasons.SERVER_SHUTTING_DOWN, "the server is shutting down", now)
-            self._schedule_commit()
-            await self._node.cell.commit.durable()
+            self._commit.schedule()
+            await self._commit.durable()
             await self._audit_barrier.finish()
         if self._links:  # each is closed, or cut after a while
             await self._empty.wait()
@@ -232,7 +231,7 @@ class MqttFront:
             del self._strangers[oldest]
             oldest.cut()
         connection = hub.open(link, self._node.clock())
-        self._schedule_commit()
+        self._commit.schedule()
         return connection
 
     def connecting(self, link: Link, packet: Connect) -> None:
@@ -288,7 +287,7 @@ class MqttFront:
         assigned = "" if packet.client_id else f"auto-{secrets.token_hex(10)}"
         hub.connect(connection, packet, principal.namespace, assigned, self._node.clock(), principal.owner)
         link.on_connack()
-        self._schedule_commit()
+        self._commit.schedule()
 
     def _refuse(self, link: Link, packet: Connect, error: HoldfastError) -> None:
         hub, connection = self._hub, link.connection
@@ -297,23 +296,24 @@ class MqttFront:
         self._traffic.refused += 1
         self._refusals.emit(self._node.clock(), client=packet.client_id[:64], peer=link.peer, code=error.code)
         hub.refuse(connection, packet.version, error.mqtt, str(error))
-        self._schedule_commit()
+        self._commit.schedule()
 
     def received(self, link: Link, packets: list[Packet]) -> None:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None:
             return
         self._traffic.count_received(packets)
-        self._rates.begin_read()
+        if self._rates.limited:
+            self._rates.begin_read()
         hub.receive(connection, packets, self._node.clock())
         if connection.publishes:
             self._backpressure_of(connection).publishes(link)
-            if hub.unsent_bytes > self._settings.buffer_bytes // 4:  # so that a connection that is full says so
-                self._send_ready(hub)
+            if hub.outbox.unsent_bytes > self._settings.buffer_bytes // 4:  # so that a connection that is full says so
+                self._send(hub.outbox.take_ready())
         if connection.held_acks > _ACKS_HELD_MAX:
             self._full.add(link)
             link.hold("answers")
-        self._schedule_commit()
+        self._commit.schedule()
 
     def broken(self, link: Link, error: ProtocolError) -> None:
         if self._hub is not None and link.connection is not None:
@@ -322,7 +322,7 @@ class MqttFront:
             self._traffic.violations += 1
             self._violations.emit(now, client=client, peer=link.peer, error=error.message[:255])
             self._hub.broken(link.connection, error, link.decoder.version, now)
-            self._schedule_commit()
+            self._commit.schedule()
 
     def _backpressure_of(self, connection: Connection) -> Backpressure:
         found = self._backpressure.get(connection.namespace)
@@ -340,7 +340,7 @@ class MqttFront:
             self._backpressure_of(link.connection).resumed(link)
         if self._hub is not None and link.connection is not None and not link.connection.closing:
             self._hub.resume(link.connection, self._node.clock())
-            self._schedule_commit()
+            self._commit.schedule()
 
     def lost(self, link: Link) -> None:
         if link in self._links and link.principal is not None:
@@ -353,7 +353,7 @@ class MqttFront:
             self._empty.set()
         if self._hub is not None and link.connection is not None:
             self._hub.lost(link.connection, self._node.clock())
-            self._schedule_commit()
+            self._commit.schedule()
 
     def _forget_backpressure(self, link: Link) -> None:
         namespace = link.connection.namespace if link.connection is not None else ""
@@ -372,70 +372,63 @@ class MqttFront:
 
     # --- the turn ---------------------------------------------------------------------------------------------------
 
-    def _schedule_commit(self) -> None:
-        self._node.cell.commit.schedule()
-
     def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the protocol's signature
         """See `broker.cell.TurnParticipant`."""
         hub = self._hub
         if hub is None:
             return []
-        if self._bridge is not None and self._bridge.pending:
+        if self._bridge is not None:
             self._bridge.apply_batches()
             if self._hub is not hub:  # the store failed meanwhile
                 return []
-        batch = self._batch = hub.take()
+        if hub.outbox.empty:
+            return []
+        batch = self._batch = hub.outbox.take()
         administered, self._administered = self._administered, False
         if batch.held:
-            self._node.cell.commit.on_durable(partial(self._durable, partial(self._release, hub, batch), administered))
+            self._commit.on_durable(partial(self._durable, HeldTurn(hub, batch, administered)))
         return batch.ops
 
     def written(self) -> None:
-        batch, self._batch = self._batch, None
-        if batch is None:
+        hub, batch = self._hub, self._batch
+        if hub is None:
             return
-        for output in batch.now:
-            self._send(output)
-        if self._hub is not None and self._hub.unfinished:
-            self._hub.pump_unfinished(self._node.clock())
-            self._schedule_commit()
-        if batch.due != self._timer_at:
-            self._arm(batch.due)
+        if batch is not None:
+            self._batch = None
+            self._send(batch.now)
+        if hub.outbox.unfinished:
+            hub.pump_unfinished(self._node.clock())
+            self._commit.schedule()
+        if hub.due != self._timer_at:
+            self._arm(hub.due)
 
     def delivered(self) -> None:
         """See `broker.cell.TurnParticipant`: what the deliveries made is sent in the same turn."""
         hub, bridge = self._hub, self._bridge
         if hub is None or bridge is None:
             return
-        self._send_ready(hub)
-        if bridge.pending or not hub.empty:
-            self._schedule_commit()
+        self._send(hub.outbox.take_ready())
+        if bridge.pending or not hub.outbox.empty:
+            self._commit.schedule()
 
-    def _send_ready(self, hub: Hub) -> None:
-        for output in hub.take_ready():
-            self._send(output)
-
-    def _durable(self, release: Callable[[], None], administered: bool, error: HoldfastError | None) -> None:
+    def _durable(self, turn: HeldTurn, error: HoldfastError | None) -> None:
         if error is None:  # else `failed` cuts the connections
-            self._audit_barrier.durable(release, administered=administered)
+            self._audit_barrier.durable(turn)
 
-    def _release(self, hub: Hub, batch: OutboxBatch) -> None:
+    def _release(self, turn: HeldTurn) -> None:
         """The turn is durable, and so are its entries in the audit log."""
-        if self._hub is not hub:
+        if self._hub is not turn.hub:
             return
-        for output in batch.held:
-            self._send(output)
-        for output in hub.synced(batch.number):
-            self._send(output)
+        self._send(turn.hub.outbox.mark_synced(turn.batch))
         if self._full:
             for link in [link for link in self._full if link.connection is None or not link.connection.held_acks]:
                 self._full.discard(link)
                 link.unhold("answers")
 
-    def _send(self, output: Output) -> None:
-        link: Link = output.connection.tag  # type: ignore[assignment]
-        self._traffic.count_sent(output.data)
-        link.send(output.data, output.close)
+    def _send(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            link: Link = output.connection.tag  # type: ignore[assignment]
+            link.send(output.data, output.close)
 
     def _arm(self, due: int | None) -> None:
         if self._timer is not None:
@@ -452,13 +445,13 @@ class MqttFront:
         self._timer = self._timer_at = None
         if self._hub is not None:
             self._hub.tick(self._node.clock())
-            self._schedule_commit()
+            self._commit.schedule()
 
     def failed(self, error: HoldfastError) -> None:
         """See `broker.cell.TurnParticipant`."""
         log.error("MQTT connections are cut: the store failed", code=error.code, connections=len(self._links))
         if self._hub is not None:
-            self._traffic.dropped.update(self._hub.dropped)
+            self._traffic.add(self._hub)
         self._hub = self._batch = None
         self._backpressure.clear()
         if self._bridge is not None:
@@ -494,7 +487,7 @@ class MqttFront:
                     user=principal.name,
                 )
                 hub.close(connection, reasons.NOT_AUTHORIZED, str(Unauthenticated(problem=_GONE)), now)
-                self._schedule_commit()
+                self._commit.schedule()
 
     def _report_drops(self) -> None:
         """Log how many messages were dropped because subscribers had no room or were too slow."""
@@ -522,8 +515,8 @@ class MqttFront:
             packet = Publish(topic, encoded_stats[queue], properties=Properties(subscription_ids=ids))
             data = encode(packet, connection.version)
             if encoded_stats[queue] and len(data) <= connection.packet_bytes_max:
-                hub.send(connection, data)
-        self._schedule_commit()
+                hub.outbox.send(connection, data)
+        self._commit.schedule()
 
 
 def _text(password: bytes) -> str:

@@ -9,17 +9,18 @@ sent.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
 
 from holdfast.broker.node import Node
-from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb
+from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb, payload_bytes
 from holdfast.engine.catalog import QueueName
 from holdfast.error_text import shown
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost
@@ -47,7 +48,17 @@ _ANONYMOUS_GROUP: Final = "default"
 Audited = Callable[[Connection, str, str, Mapping[str, object]], AbstractContextManager[object]]
 
 
-class PublishRef(NamedTuple):
+class Rates(Protocol):
+    """How fast namespaces may publish. `count_read` counts what was read together against a namespace's quotas, `admit`
+    messages against its rate; both raise if that is too fast. Neither needs to be asked unless they are `limited`."""
+
+    limited: bool
+
+    def count_read(self, namespace: str) -> None: ...
+    def admit(self, namespace: str, messages: int, size_bytes: int) -> None: ...
+
+
+class PublishRef(msgspec.Struct, frozen=True):
     """The PUBLISH that is answered if a draft or settlement is refused: its batch and its index in it. A will has no
     connection."""
 
@@ -76,7 +87,7 @@ class EnqueueBatch:
         """The PUBLISH that a draft came from."""
         at = bisect_right(self.starts, index) - 1
         owner = self.owners[at]
-        return owner._replace(at=owner.at + index - self.starts[at])
+        return PublishRef(owner.connection, owner.publishes, owner.at + index - self.starts[at])
 
 
 class SettleBatch:
@@ -98,10 +109,8 @@ class Watch(NamedTuple):
 
 
 class QueueBridge:
-    """`hub` is set by the front once it has one. `count_read` counts what was read together against a namespace's
-    quotas, `admit` messages against its rate; both raise if that is too fast. `audited` is the context of an
-    administrative act: it takes the connection, the act's name, the queue and the configuration, and
-    raises if that is not allowed."""
+    """`hub` is set by the front once it has one. `audited` is the context of an administrative act: it takes the
+    connection, the act's name, the queue and the configuration, and raises if that is not allowed."""
 
     prefixes: tuple[str, ...] = (names.QUEUE, names.ADMIN)
 
@@ -109,23 +118,21 @@ class QueueBridge:
         self,
         node: Node,
         prefetch: int,
-        count_read: Callable[[str], None],
-        admit: Callable[[str, int, int], None],
+        rates: Rates,
         audited: Audited,
     ) -> None:
         self._audited = audited
         self._node = node
         self._prefetch = prefetch
-        self._count_read = count_read
-        self._admit = admit
+        self._rates = rates
         self.hub: Hub | None = None
         self.stopping = False
         self.watchers: dict[tuple[Connection, str], Watch] = {}
         self._captures = Captures(node.queues)
         self._routes: dict[str, Route] = {}
-        self._batches: dict[QueueName, EnqueueBatch] = {}
+        self._batches: defaultdict[QueueName, EnqueueBatch] = defaultdict(EnqueueBatch)
         self._refused: dict[PublishBatch, Connection] = {}
-        self._settling: dict[tuple[QueueName, str], SettleBatch] = {}
+        self._settling: defaultdict[tuple[QueueName, str], SettleBatch] = defaultdict(SettleBatch)
 
     @property
     def _live_hub(self) -> Hub:
@@ -142,18 +149,20 @@ class QueueBridge:
         for publishes in batches:
             packets = publishes.packets
             try:
-                self._count_read(connection.namespace)
+                if self._rates.limited:
+                    self._rates.count_read(connection.namespace)
                 route = self._route(packets[0].topic)
             except HoldfastError as error:
                 for index in range(len(packets)):
                     self._refuse(PublishRef(connection, publishes, index), error)
                 continue
             if route.operation is Operation.ENQUEUE:
-                batch = self._batch((connection.namespace, route.queue))
-                if any(packet.properties is not NO_PROPERTIES for packet in packets):
-                    self._draft_each(connection, publishes, batch, now)
+                batch = self._batches[connection.namespace, route.queue]
+                drafts = [Draft(packet.payload) for packet in packets if packet.properties is NO_PROPERTIES]
+                if len(drafts) == len(packets):
+                    batch.add(connection, publishes, 0, drafts)
                 else:
-                    batch.add(connection, publishes, 0, [Draft(packet.payload) for packet in packets])
+                    self._draft_each(connection, publishes, batch, now)
                 continue
             for index in range(len(packets)):
                 try:
@@ -177,12 +186,6 @@ class QueueBridge:
                 self._routes.clear()
             self._routes[topic] = route
         return route
-
-    def _batch(self, queue: QueueName) -> EnqueueBatch:
-        batch = self._batches.get(queue)
-        if batch is None:
-            batch = self._batches[queue] = EnqueueBatch()
-        return batch
 
     def _other(self, owner: PublishRef, route: Route) -> None:
         """Anything but an enqueue."""
@@ -225,7 +228,7 @@ class QueueBridge:
         else:
             group = request.group or (consumers[0].group if consumers else _default_group(connection))
             settlement = self._settle_by_token(queue, group, request, route.verb, connection)
-        settling = self._settle_batch(queue, group)
+        settling = self._settling[queue, group]
         settling.owners[len(settling.settlements)] = owner
         settling.settlements.append(settlement)
 
@@ -246,28 +249,20 @@ class QueueBridge:
             raise LeaseLost(message_id=request.message_id)
         return Settlement(found[0], request.token, verb, request.delay, error, request.timeout, partition=found[1])
 
-    def _settle_batch(self, queue: QueueName, group: str) -> SettleBatch:
-        settling = self._settling.get((queue, group))
-        if settling is None:
-            settling = self._settling[queue, group] = SettleBatch()
-        return settling
-
-    def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:  # noqa: ARG002
+    def acknowledged(self, acks: Sequence[tuple[PubAck, object]]) -> None:
         """See `ports.Bridge`."""
-        hub = self.hub
-        if hub is None:  # the store failed while the read was processed
+        if self.hub is None:  # the store failed while the read was processed
             return
         consumer: Consumer | None = None
         settlements: list[Settlement] = []
-        for ack, sent in zip(acks, hub.release_packet_ids(connection, session, acks), strict=True):
-            if not isinstance(sent, SentDelivery) or not sent.consumer.native:
+        for ack, sent in acks:
+            if type(sent) is not SentDelivery or not sent.consumer.native:
                 continue
             if sent.consumer is not consumer:
                 consumer = sent.consumer
-                settlements = self._settle_batch(consumer.queue, consumer.group).settlements
-            message_id, token, partition = sent.message_id, sent.token, sent.partition
+                settlements = self._settling[consumer.queue, consumer.group].settlements
             if ack.reason_code < reasons.UNSPECIFIED_ERROR:
-                settlements.append(Settlement(message_id, token, partition=partition))
+                settlements.append(Settlement(sent.message_id, sent.token, partition=sent.partition))
             else:
                 settlements.append(_refusal(ack, sent))
 
@@ -279,7 +274,7 @@ class QueueBridge:
         [packet] = publishes.packets
         draft = to_draft(packet, now, captured=True)
         for queue in self._captures.of(namespace, packet.topic):
-            self._batch(queue).add(connection, publishes, 0, [draft])
+            self._batches[queue].add(connection, publishes, 0, [draft])
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         """A will for a queue is enqueued like any other message."""
@@ -290,7 +285,7 @@ class QueueBridge:
             route = self._route(will.topic)
             if route.operation is not Operation.ENQUEUE:
                 raise InvalidArgument(field="the will topic", problem="is not a queue")
-            self._batch((namespace, route.queue)).add(None, PublishBatch([packet]), 0, [to_draft(packet, now)])
+            self._batches[namespace, route.queue].add(None, PublishBatch([packet]), 0, [to_draft(packet, now)])
         except HoldfastError as error:
             log.warning(
                 "a will was not enqueued", client=client_id, topic=will.topic, code=error.code, error=str(error)
@@ -305,18 +300,23 @@ class QueueBridge:
 
     def apply_batches(self) -> None:
         """Submit what was collected: at the beginning of a turn, before its answers are taken."""
-        batches, self._batches = self._batches, {}
-        settling, self._settling = self._settling, {}
-        for queue, batch in batches.items():
-            self._enqueue(queue, batch)
-        self._send_refusals()  # which closes a connection of 3.1.1, before what it settled behind a lost message
-        for (queue, group), one in settling.items():
-            self._settle_all(queue, group, one)
-        self._send_refusals()
+        batches, settling = self._batches, self._settling
+        if batches:
+            self._batches = defaultdict(EnqueueBatch)
+            for queue, batch in batches.items():
+                self._enqueue(queue, batch)
+        if self._refused:
+            self._send_refusals()  # which closes a connection of 3.1.1, before what it settled behind a lost message
+        if settling:
+            self._settling = defaultdict(SettleBatch)
+            for (queue, group), one in settling.items():
+                self._settle_all(queue, group, one)
+            if self._refused:
+                self._send_refusals()
 
     def _send_refusals(self) -> None:
         refused, self._refused = self._refused, {}
-        if refused and self.hub is not None:
+        if self.hub is not None:
             now = self.now()
             for publishes, connection in refused.items():
                 self.hub.reject_publishes(connection, publishes, now)
@@ -337,7 +337,8 @@ class QueueBridge:
     def _enqueue(self, queue: QueueName, batch: EnqueueBatch) -> None:
         drafts = batch.drafts
         try:
-            self._admit(queue[0], len(drafts), sum([len(draft.payload) for draft in drafts]))
+            if self._rates.limited:
+                self._rates.admit(queue[0], len(drafts), payload_bytes(drafts))
             receipt = self._node.messages.enqueue(queue, drafts, PROTOCOL, combined=True).result
         except HoldfastError as error:
             for index in range(len(drafts)):
@@ -359,7 +360,7 @@ class QueueBridge:
 
     def _refuse(self, owner: PublishRef, error: HoldfastError) -> None:
         """Note a refusal; `apply_batches` sends it, with all others of its batch."""
-        connection, publishes, index = owner
+        connection, publishes, index = owner.connection, owner.publishes, owner.at
         packet = publishes.packets[index]
         if connection is None:
             log.warning("a message was not enqueued", topic=packet.topic, code=error.code, error=str(error))
@@ -415,7 +416,7 @@ class QueueBridge:
     ) -> None:
         feed = _feed(connection)
         if feed is None:
-            feed = connection.feed = Feed(self, connection, session)
+            feed = connection.feed = Feed(self, self._live_hub, connection, session)
         queue = (connection.namespace, route.queue)
         for other in feed.consumers.values():
             if other.filter != subscriber.filter and (other.queue, other.group) == (queue, terms.group):
@@ -533,27 +534,8 @@ class QueueBridge:
 
     # --- for the feeds ----------------------------------------------------------------------------------------------
 
-    def room(self, connection: Connection) -> int:
-        return self._live_hub.room(connection)
-
-    def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
-        return self._live_hub.allocate_packet_ids(connection, session, leases)
-
-    @property
-    def buffer_bytes(self) -> int:
-        return self._live_hub.settings.buffer_bytes
-
-    def send(self, connection: Connection, data: bytes) -> None:
-        self._live_hub.send(connection, data)
-
-    def pump_later(self, connection: Connection) -> None:
-        self._live_hub.pump_later(connection)
-
-    def send_when_written(self, connection: Connection, data: bytes) -> None:
-        self._live_hub.send_when_written(connection, data)
-
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
-        self._settle_batch(queue, group).settlements.append(settlement)
+        self._settling[queue, group].settlements.append(settlement)
 
 
 def _refusal(ack: PubAck, sent: SentDelivery) -> Settlement:

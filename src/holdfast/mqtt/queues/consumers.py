@@ -9,8 +9,10 @@ counts as acked, and leaves when its ack is written: else a crash in between wou
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Protocol
 
 import msgspec
@@ -21,6 +23,7 @@ from holdfast.engine.catalog import QueueName
 from holdfast.mqtt.codec import PACKET_BYTES_MAX
 from holdfast.mqtt.queues.deliveries import DeliveryEncoder
 from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 
 
@@ -47,16 +50,9 @@ class Membership(Protocol):
     def leave(self, verb: Verb | None = ...) -> None: ...
 
 
-class FeedSink(Protocol):
-    """What a feed sends and settles through."""
+class Settles(Protocol):
+    """The bridge."""
 
-    @property
-    def buffer_bytes(self) -> int: ...
-    def room(self, connection: Connection) -> int: ...
-    def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
-    def send(self, connection: Connection, data: bytes) -> None: ...
-    def pump_later(self, connection: Connection) -> None: ...
-    def send_when_written(self, connection: Connection, data: bytes) -> None: ...
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None: ...
     def now(self) -> int: ...
 
@@ -99,12 +95,14 @@ class Consumer:
     def deliver(self, batch: list[Leased]) -> None:
         """From the node: these were leased for this consumer."""
         feed = self._feed
-        feed.waiting.extend([(self, leased) for leased in batch])
-        feed.pump(feed.sink.now())
+        feed.waiting.append((self, batch))
+        feed.pump(feed.bridge.now())
 
-    def to_sent(self, leased: Leased) -> SentDelivery:
-        message = leased.message
-        return SentDelivery(self, message.id, leased.token, leased.partition, message.extra.message_id)
+    def to_sent(self, batch: list[Leased]) -> list[SentDelivery]:
+        return [
+            SentDelivery(self, (message := leased.message).id, leased.token, leased.partition, message.extra.message_id)
+            for leased in batch
+        ]
 
     def hold(self, sent: SentDelivery) -> None:
         held = self.held
@@ -154,9 +152,9 @@ class Consumer:
         self.held = {name: replace(sent, consumer=self) for name, sent in before.held.items()}
         self.settled = before.settled
         waiting = self._feed.waiting
-        for index, (consumer, leased) in enumerate(waiting):
+        for index, (consumer, run) in enumerate(waiting):
             if consumer is before:
-                waiting[index] = (self, leased)
+                waiting[index] = (self, run)
         leases = self._feed.session.leases
         for packet_id, lease in leases.items():
             if isinstance(lease, SentDelivery) and lease.consumer is before:
@@ -164,71 +162,87 @@ class Consumer:
 
 
 class Feed:
-    """All consumers of one connection, sharing its window. What waits is bounded by the consumers' prefetch."""
+    """All consumers of one connection, sharing its window. What waits, in runs of one consumer, is bounded by the
+    consumers' prefetch."""
 
-    __slots__ = ("connection", "consumers", "session", "sink", "waiting")
+    __slots__ = ("_buffer_bytes", "_outbox", "bridge", "connection", "consumers", "session", "waiting")
 
-    def __init__(self, sink: FeedSink, connection: Connection, session: Session) -> None:
-        self.sink = sink
+    def __init__(self, bridge: Settles, hub: Hub, connection: Connection, session: Session) -> None:
+        self.bridge = bridge
+        self._outbox = hub.outbox
+        self._buffer_bytes = hub.settings.buffer_bytes
         self.connection = connection
         self.session = session
         self.consumers: dict[str, Consumer] = {}
-        self.waiting: deque[tuple[Consumer, Leased]] = deque()
+        self.waiting: deque[tuple[Consumer, list[Leased]]] = deque()
 
     def pump(self, now: int) -> None:
-        """Send what waits, as far as the window allows: runs of one consumer at a time. Beyond what a connection may
-        buffer it goes on when that has been sent."""
-        connection = self.connection
+        """Send what waits, as far as the window allows. Beyond what a connection may buffer it goes on when that has
+        been sent."""
         waiting = self.waiting
-        if not waiting or connection.closing:  # as all are whose hub is gone because the store failed
+        if not waiting:
             return
-        left_bytes = self.sink.buffer_bytes
+        connection = self.connection
+        left_bytes = self._buffer_bytes
         while waiting and not connection.paused and not connection.closing:
-            consumer = waiting[0][0]
-            most = self.sink.room(connection) if consumer.qos else len(waiting)
+            if left_bytes <= 0:
+                self._outbox.unfinished[connection] = None
+                return
+            consumer, run = waiting[0]
+            most = connection.quota if consumer.qos else len(run)
             if most <= 0:
                 return
-            batch: list[Leased] = []
-            while waiting and waiting[0][0] is consumer and len(batch) < most and left_bytes > 0:
-                leased = waiting.popleft()[1]
-                if leased.deadline > now:  # else the lease has expired while it waited
-                    batch.append(leased)
-                    left_bytes -= len(leased.message.payload)
+            sizes = [len(leased.message.payload) for leased in run[:most]]
+            if sum(sizes) > left_bytes:
+                sizes = sizes[: bisect_left(list(accumulate(sizes)), left_bytes) + 1]
+            left_bytes -= sum(sizes)
+            if len(sizes) < len(run):
+                waiting[0] = (consumer, run[len(sizes) :])
+                run = run[: len(sizes)]
+            else:
+                waiting.popleft()
+            batch = [leased for leased in run if leased.deadline > now]  # else it has expired while it waited
             if batch:
                 self._send(consumer, batch, now)
-            if left_bytes <= 0 and waiting:
-                self.sink.pump_later(connection)
-                return
 
     def _send(self, consumer: Consumer, batch: list[Leased], now: int) -> None:
         connection = self.connection
-        sink = self.sink
-        sent_deliveries = [consumer.to_sent(leased) for leased in batch]
-        ids = (
-            sink.allocate_packet_ids(connection, self.session, list[object](sent_deliveries))
-            if consumer.qos
-            else [0] * len(batch)
-        )
+        sent_deliveries = consumer.to_sent(batch)
+        if consumer.qos:
+            connection.quota -= len(batch)
+            ids = self.session.allocate_packet_ids(sent_deliveries)
+        else:
+            ids = [0] * len(batch)
         packets = consumer.encoder.encode(batch, ids, now)
         limit = connection.packet_bytes_max
         if limit < PACKET_BYTES_MAX:
-            for index in [index for index, packet in enumerate(packets) if len(packet) > limit]:
-                self._too_large(consumer, batch[index], ids[index], len(packets[index]))
-                packets[index] = b""
-        data = b"".join(packets)
+            packets = self._fitting(consumer, batch, ids, packets, limit)
         if consumer.native and not consumer.qos:
-            self._send_once(consumer, batch, data)  # all of it: this is 3.1.1, which has no Maximum Packet Size
+            self._send_once(consumer, batch, b"".join(packets))  # all: this is 3.1.1, without a Maximum Packet Size
             return
-        sink.send(connection, data)
+        if packets:
+            self._outbox.send(connection, b"".join(packets), len(packets))
         if not consumer.native:
             for sent in sent_deliveries:
                 consumer.hold(sent)
 
+    def _fitting(
+        self, consumer: Consumer, batch: list[Leased], ids: list[int], packets: list[bytes], limit: int
+    ) -> list[bytes]:
+        """Those that the client takes."""
+        fitting: list[bytes] = []
+        for leased, packet_id, packet in zip(batch, ids, packets, strict=True):
+            if len(packet) <= limit:
+                fitting.append(packet)
+            else:
+                self._too_large(consumer, leased, packet_id, len(packet))
+        return fitting
+
     def _send_once(self, consumer: Consumer, batch: list[Leased], data: bytes) -> None:
         """At most once: it is acked before it leaves."""
-        self.sink.send_when_written(self.connection, data)
+        self._outbox.send_when_written(self.connection, data, len(batch))
         for leased in batch:
-            self.sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
+            self.bridge.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
         """The packet exceeds the client's maximum [MQTT-3.1.2-24]: the attempt fails; another consumer can retry."""
@@ -237,30 +251,31 @@ class Feed:
             self.connection.quota += 1
         limit = self.connection.packet_bytes_max
         error = f"the packet has {size_bytes} bytes; the consumer takes at most {limit} (Maximum Packet Size)"
-        self.sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.NACK, error))
+        self.bridge.settle(consumer.queue, consumer.group, _settlement(leased, Verb.NACK, error))
 
     def send_again(self, consumer: Consumer, packet_id: int, leased: Leased, now: int) -> None:
         """Send what the client already had on an earlier connection, under the same identifier if not acknowledged."""
         connection = self.connection
         [data] = consumer.encoder.encode([leased], [packet_id], now, dup=True)
         if connection.paused or connection.quota <= 0 or len(data) > connection.packet_bytes_max:
-            self.waiting.append((consumer, leased))
+            self.waiting.append((consumer, [leased]))
             return
         if consumer.native and not consumer.qos:
             self._send_once(consumer, [leased], data)
             return
-        sent = consumer.to_sent(leased)
+        [sent] = consumer.to_sent([leased])
         if packet_id:
             connection.quota -= 1
             self.session.leases[packet_id] = sent
-        self.sink.send(connection, data)
+        self._outbox.send(connection, data)
         if not consumer.native:
             consumer.hold(sent)
 
     def release_waiting(self) -> None:
         """The connection has ended: release what was not sent, without spending an attempt."""
-        for consumer, leased in self.waiting:
-            self.sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
+        for consumer, run in self.waiting:
+            for leased in run:
+                self.bridge.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
         self.waiting.clear()
 
     def leave(self, verb: Verb | None) -> None:

@@ -45,14 +45,14 @@ def _clean(text: str) -> str:
 class DeliveryEncoder:
     """Encodes the deliveries of one subscription."""
 
-    __slots__ = ("_first", "_ids", "_same", "_topic", "_version")
+    __slots__ = ("_first", "_same", "_topic", "_version")
 
     def __init__(self, queue: str, group: str, qos: int, version: int, ids: tuple[int, ...]) -> None:
         self._topic = write_text(f"$queue/{queue}")
         self._first = 0x30 | qos << 1
         self._version = version
-        self._ids = b"".join(b"\x0b" + write_varint(one) for one in ids)
-        self._same = pair("queue", queue) + pair("consumer-group", group)
+        ids_block = b"".join(b"\x0b" + write_varint(one) for one in ids)
+        self._same = ids_block + pair("queue", queue) + pair("consumer-group", group)
 
     def encode(self, batch: Sequence[Leased], packet_ids: Sequence[int], now: int, *, dup: bool = False) -> list[bytes]:
         """The PUBLISHes; the identifiers are 0 with QoS 0."""
@@ -61,7 +61,7 @@ class DeliveryEncoder:
         v5 = self._version == V5
         packets: list[bytes] = []
         last_times: tuple[int, ...] = ()
-        common = block = b""
+        common = own = number = block_size = b""
         for leased, packet_id in zip(batch, packet_ids, strict=True):
             message = leased.message
             if v5:
@@ -77,18 +77,20 @@ class DeliveryEncoder:
                         f"&\0\x0amessage-id\0{_LENGTHS[len(name)]}{name}"
                         f"&\0\x0blease-token\0{_LENGTHS[len(token)]}{token}"
                     )
-                    block = common + text.encode()
+                    own = text.encode()
                 else:
-                    block = common + pair("message-id", extra.message_id) + pair("lease-token", token)
-                    block += pair("id", str(message.id))  # the identifier that the other fronts use
+                    own = pair("message-id", extra.message_id) + pair("lease-token", token)
+                    own += pair("id", str(message.id))  # the identifier that the other fronts use
                 if message.priority != PRIORITY_DEFAULT:
-                    block += pair("priority", str(message.priority))
+                    own += pair("priority", str(message.priority))
                 if extra is not NO_EXTRA:
-                    block += _producer_properties(extra)
-                block = write_varint(len(block)) + block
+                    own += _producer_properties(extra)
+                block_size = write_varint(len(common) + len(own))
+            if packet_id:
+                number = packet_id.to_bytes(2, "big")
             payload = message.payload
-            head = topic + packet_id.to_bytes(2, "big") + block if packet_id else topic + block
-            packets.append(first + write_varint(len(head) + len(payload)) + head + payload)
+            size = len(topic) + len(number) + len(block_size) + len(common) + len(own) + len(payload)
+            packets.append(b"".join((first, write_varint(size), topic, number, block_size, common, own, payload)))
         return packets
 
     def _common(self, leased: Leased, now: int) -> bytes:
@@ -98,14 +100,15 @@ class DeliveryEncoder:
         if message.expires_at:
             left_s = max(0, -((now - message.expires_at) // SECOND))
             expiry = b"\x02" + min(left_s, _EXPIRY_MAX_S).to_bytes(4, "big")
-        return (
-            expiry
-            + self._ids
-            + self._same
-            + pair("attempt", str(leased.attempt))
-            + pair("lease-deadline", str(leased.deadline // MILLISECOND))
-            + pair("enqueued-at", str(message.enqueued_at // MILLISECOND))
+        attempt = str(leased.attempt)
+        deadline = str(leased.deadline // MILLISECOND)
+        enqueued_at = str(message.enqueued_at // MILLISECOND)
+        text = (
+            f"&\0\x07attempt\0{_LENGTHS[len(attempt)]}{attempt}"
+            f"&\0\x0elease-deadline\0{_LENGTHS[len(deadline)]}{deadline}"
+            f"&\0\x0benqueued-at\0{_LENGTHS[len(enqueued_at)]}{enqueued_at}"
         )
+        return expiry + self._same + text.encode()
 
 
 def _producer_properties(extra: Extra) -> bytes:

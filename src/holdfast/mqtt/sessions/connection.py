@@ -26,7 +26,7 @@ class Connection:
         "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
         "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
         "paused", "publishes", "quota", "receive_maximum", "receiving", "session", "showing", "shown_bytes",
-        "shown_turn", "tag", "username", "version", "wants_problems", "written_turn",
+        "shown_turn", "tag", "untaken_acks", "username", "version", "wants_problems", "written_turn",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -58,6 +58,7 @@ class Connection:
         self.clear: str | None = None  # a topic of a bridge's on which the client may publish: see `Hub.receive`
         self.receiving: set[int] = set()  # QoS 2 PUBLISHes of this connection that were not released
         self.held_acks = 0  # QoS 1 PUBLISHes whose PUBACK waits for a sync
+        self.untaken_acks = 0  # those of them whose turn has not been taken
         # this turn's output: see `outbox`
         self.out: list[bytes] = []
         self.held: list[bytes] = []

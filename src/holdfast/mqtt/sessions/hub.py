@@ -1,12 +1,12 @@
 """The plain MQTT broker, pure: events in, effects out.
 
 The shell (a listener) opens a connection, authenticates its CONNECT, passes the packets of each read as one list, and
-reports lost connections and deadlines. State changes immediately; effects are collected until `take`, which the shell
-calls once in each turn:
+reports lost connections and deadlines. State changes immediately; effects are collected in `outbox`, which the shell
+takes once in each turn:
 
     hub.receive(connection, decoder.feed(data), now)     # as often as data arrived
-    turn = hub.take()
-    store.write(epoch, turn.ops); send each of turn.now; sync; send each of turn.held and of hub.synced(turn.number)
+    batch = hub.outbox.take()
+    store.write(epoch, batch.ops); send each of batch.now; sync; send each of hub.outbox.mark_synced(batch)
 
 `now` is epoch microseconds. If the store fails the hub is ahead of it and must be thrown away, and a new one loaded.
 """
@@ -37,7 +37,7 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.incoming import Receiver
 from holdfast.mqtt.sessions.lifecycle import Lifecycle
 from holdfast.mqtt.sessions.messages import Message
-from holdfast.mqtt.sessions.outbox import Outbox, OutboxBatch, Output
+from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge, PublishBatch
 from holdfast.mqtt.sessions.recovery import Scan, load
 from holdfast.mqtt.sessions.retained import Deadline, Retainer
@@ -59,18 +59,18 @@ class Hub:
         self.settings = settings or HubLimits()
         access = access or AllowAll()
         self._bridge = bridge
-        self._outbox = Outbox()
+        self.outbox = Outbox()
         self._timers: Timers[Deadline] = Timers()
-        self._session_store = SessionStore(self._outbox)
-        self._sender = Sender(self.settings, self._outbox, self._session_store)
-        self._retainer = Retainer(self.settings, self._outbox, self._session_store, self._sender, self._timers)
+        self._session_store = SessionStore(self.outbox)
+        self._sender = Sender(self.settings, self.outbox, self._session_store)
+        self._retainer = Retainer(self.settings, self.outbox, self._session_store, self._sender, self._timers)
         self._router = Router(self._session_store, self._sender, self._retainer)
         self._lifecycle = Lifecycle(
-            self.settings, self._outbox, self._timers, self._session_store, self._sender, self._router, access, bridge
+            self.settings, self.outbox, self._timers, self._session_store, self._sender, self._router, access, bridge
         )
         self._receiver = Receiver(
             self.settings,
-            self._outbox,
+            self.outbox,
             self._session_store,
             self._router,
             self._lifecycle,
@@ -79,10 +79,15 @@ class Hub:
             self.dropped,
         )
         self._subscriptions = Subscriptions(
-            self.settings, self._outbox, self._session_store, self._retainer, self._lifecycle, access, bridge
+            self.settings, self.outbox, self._session_store, self._retainer, self._lifecycle, access, bridge
         )
         self.namespaces = self._lifecycle.namespaces
         self.connections = self._lifecycle.connections
+
+    @property
+    def due(self) -> int | None:
+        """When `tick` must be called."""
+        return self._timers.due
 
     @property
     def dropped(self) -> Counter[str]:
@@ -127,14 +132,14 @@ class Hub:
         claimed: list[PublishBatch] = []
         publishes: list[Publish] = []
         room = 0
-        settled: list[PubAck] = []
+        settled: list[tuple[PubAck, object]] = []
         leases = session.leases
         freed = False
         for packet in packets:
             kind = type(packet)
             if kind is Publish:
                 if settled:  # the bridge sees both in the order in which they came
-                    self._forward_to_bridge(connection, session, claimed, settled, now)
+                    self._forward_to_bridge(connection, claimed, settled, now)
                     claimed, settled, freed = [], [], True
                 if (
                     packet.topic is connection.clear  # type: ignore[union-attr]  # the decoder gives the same text again
@@ -155,7 +160,7 @@ class Hub:
                 if publishes:
                     claimed.append(self._receiver.claim(connection, publishes))
                     publishes = []
-                settled.append(packet)  # type: ignore[arg-type]
+                settled.append((packet, leases.pop(packet.packet_id)))  # type: ignore[arg-type, union-attr]
             elif kind is PubAck and self._sender.acknowledged(session, connection, packet.packet_id):  # type: ignore[union-attr]
                 freed = True
             else:
@@ -164,7 +169,7 @@ class Hub:
                     claimed.append(self._receiver.claim(connection, publishes))
                     publishes = []
                 if claimed or settled:  # what came before must have happened before: a DISCONNECT releases leases
-                    self._forward_to_bridge(connection, session, claimed, settled, now)
+                    self._forward_to_bridge(connection, claimed, settled, now)
                     claimed, settled = [], []
                 self._other(connection, session, packet, now)
             if connection.closing:
@@ -173,19 +178,24 @@ class Hub:
             claimed.append(self._receiver.claim(connection, publishes))
         if claimed or settled:
             freed = freed or bool(settled)
-            self._forward_to_bridge(connection, session, claimed, settled, now)
+            self._forward_to_bridge(connection, claimed, settled, now)
         if freed and not connection.closing:
             self._pump(session, connection, now)
 
     def _forward_to_bridge(
-        self, connection: Connection, session: Session, claimed: list[PublishBatch], settled: list[PubAck], now: int
+        self,
+        connection: Connection,
+        claimed: list[PublishBatch],
+        settled: list[tuple[PubAck, object]],
+        now: int,
     ) -> None:
         """PUBLISHes of the bridge's, and PUBACKs that came after them."""
         assert self._bridge is not None
         if claimed:
             self._bridge.publish(connection, claimed, now)
         if settled:
-            self._bridge.acknowledged(connection, session, settled, now)
+            connection.quota = min(connection.quota + len(settled), connection.receive_maximum)
+            self._bridge.acknowledged(settled)
 
     def _pump(self, session: Session, connection: Connection, now: int) -> None:
         self._sender.pump(session, connection, now)
@@ -211,7 +221,7 @@ class Hub:
             case Unsubscribe():
                 self._subscriptions.unsubscribe(connection, session, packet, now)
             case PingReq():
-                self._outbox.send(connection, PINGRESP)
+                self.outbox.send(connection, PINGRESP)
             case Disconnect():
                 self._disconnect(connection, session, packet, now)
             case _:  # AUTH, which nobody agreed on; the decoder lets nothing else through
@@ -264,19 +274,9 @@ class Hub:
         if connection.session is not None:
             self._pump(connection.session, connection, now)
 
-    @property
-    def unsent_bytes(self) -> int:
-        """About how much output was collected since some was taken, for all connections together."""
-        return self._outbox.unsent_bytes
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether `pump_unfinished` is to be called when the output of the turn has been sent."""
-        return bool(self._outbox.unfinished)
-
     def pump_unfinished(self, now: int) -> None:
         """Go on with the connections for which more waits than they may buffer."""
-        connections, self._outbox.unfinished = self._outbox.unfinished, {}
+        connections, self.outbox.unfinished = self.outbox.unfinished, {}
         for connection in connections:
             if connection.session is not None:
                 self._pump(connection.session, connection, now)
@@ -309,23 +309,6 @@ class Hub:
         """Refuse what has a refusal, within the turn in which it came. Nothing happens if the client has left."""
         self._receiver.reject_publishes(connection, publishes, now)
 
-    def room(self, connection: Connection) -> int:
-        """How many QoS 1 messages may be sent to a client now."""
-        return 0 if connection.paused or connection.closing else connection.quota
-
-    def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
-        """Packet identifiers for QoS 1 messages of the bridge's; each lease stands behind its one until it is
-        answered."""
-        connection.quota -= len(leases)
-        return session.allocate_packet_ids(leases)
-
-    def release_packet_ids(self, connection: Connection, session: Session, acks: Sequence[PubAck]) -> list[object]:
-        """The client has answered: what stood behind the identifiers. None where one was answered twice."""
-        before = len(session.leases)
-        leases = [session.leases.pop(ack.packet_id, None) for ack in acks]
-        connection.quota = min(connection.quota + before - len(session.leases), connection.receive_maximum)
-        return leases
-
     def revoke_subscription(self, connection: Connection, topic_filter: str, reason: str, now: int) -> None:
         """An administrator ended a subscription of the bridge: the client is disconnected, the only notification that
         MQTT has, and its session no longer has the subscription when it reconnects."""
@@ -333,34 +316,3 @@ class Hub:
         if session is not None and not connection.closing:
             self._subscriptions.remove(session, topic_filter)
             self._lifecycle.close(connection, now, reasons.ADMINISTRATIVE_ACTION, reason)
-
-    def send(self, connection: Connection, data: bytes) -> None:
-        """Bytes of the bridge, in their place in the connection's stream."""
-        self._outbox.send(connection, data)
-
-    def pump_later(self, connection: Connection) -> None:
-        """The bridge has more for this connection than it may buffer: its feed is pumped when that has been sent."""
-        self._outbox.unfinished[connection] = None
-
-    def send_when_written(self, connection: Connection, data: bytes) -> None:
-        """The same, of bytes that must not leave before what the bridge applies in this turn is written."""
-        self._outbox.send_when_written(connection, data)
-
-    # --- effects ----------------------------------------------------------------------------------------------------
-
-    def take(self) -> OutboxBatch:
-        """End the turn: everything that is to be done since the last one."""
-        return self._outbox.take(self._timers.next_due())
-
-    def take_ready(self) -> list[Output]:
-        """Within a turn, after it was taken: what the bridge has sent since and may go out."""
-        return self._outbox.take_ready()
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to take."""
-        return self._outbox.empty
-
-    def synced(self, number: int) -> list[Output]:
-        """The batches of turn `number` and of all before it are durable. What may be sent now."""
-        return self._outbox.mark_synced(number)

@@ -137,9 +137,8 @@ class Receiver:
 
     def claim(self, connection: Connection, packets: list[Publish]) -> PublishBatch:
         """The same for several of QoS 1 that are known to be a bridge's, and to be allowed."""
-        place = self._outbox.reserve(connection, encode_pubacks([packet.packet_id for packet in packets]))
-        self._outbox.count_acks(connection, len(packets))
-        return PublishBatch(packets, place)
+        answers = encode_pubacks([packet.packet_id for packet in packets])
+        return PublishBatch(packets, self._outbox.reserve(connection, answers, len(packets)))
 
     def room(self, connection: Connection) -> int:
         """How many more messages of QoS 1 the client may send before one is answered. 3.1.1 knows no limit."""
@@ -191,7 +190,7 @@ class Receiver:
                 self._outbox.send(connection, encode_puback(packet_id))
             else:
                 self._outbox.send_packet(connection, PubAck(packet_id, reason_code, _reason_properties(reason)))
-            self._outbox.count_acks(connection, 1)
+            self._outbox.count_ack(connection)
             return
         self._outbox.send_packet(connection, PubRec(packet_id, reason_code, _reason_properties(reason)))
 

@@ -9,63 +9,63 @@ most once waits for the write of its turn, and what is behind it does too. Recor
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from holdfast.core.effects import Op
 from holdfast.mqtt.codec import Packet, encode, encode_within, without_explanation
 from holdfast.mqtt.sessions.connection import Connection
 
 
-class Output(NamedTuple):
-    """Bytes for one connection; after them it is closed if `close`."""
+class Output(msgspec.Struct, frozen=True):
+    """Bytes for one connection; after them it is closed if `close`. `acks` of them are PUBACKs that were held."""
 
     connection: Connection
     data: bytes
     close: bool
+    acks: int = 0
 
 
-class OutboxBatch(NamedTuple):
-    """Write `ops` as one batch, send `now` immediately, and `held` when the batches of this turn and of all before it
-    are durable; then call `Hub.synced` with `number`, and send what that gives. `due`: when `Hub.tick`
-    must be called."""
+class OutboxBatch(msgspec.Struct, frozen=True):
+    """Write `ops` as one batch, send `now` immediately, and when the batches of this turn and of all before it are
+    durable, what `Outbox.mark_synced` gives."""
 
     number: int
     ops: list[Op]
     now: list[Output]
     held: list[Output]
-    due: int | None
 
 
-class Joined(dict[tuple[int, ...], bytes]):
+def _join(parts: list[bytes], joined: dict[tuple[int, ...], bytes]) -> bytes:
     """The parts of an output as one: the same bytes for all who get the same parts, as the subscribers of a topic do.
     The parts are referred to by the connections meanwhile, so that each is known by its identity."""
-
-    def __call__(self, parts: list[bytes]) -> bytes:
-        if len(parts) < 2:
-            return parts[0] if parts else b""
-        key = tuple(map(id, parts))
-        found = self.get(key)
-        if found is None:
-            found = self[key] = b"".join(parts)
-        return found
+    if len(parts) < 2:
+        return parts[0] if parts else b""
+    key = tuple(map(id, parts))
+    found = joined.get(key)
+    if found is None:
+        found = joined[key] = b"".join(parts)
+    return found
 
 
 class Outbox:
     """Collects the effects of one turn after another."""
 
-    __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced", "unfinished", "unsent_bytes")
+    __slots__ = ("_behind", "_dirty", "number", "ops", "sent", "synced", "unfinished", "unsent_bytes")
 
     def __init__(self) -> None:
         self.number = 1
         self.synced = 0
         self.ops: list[Op] = []
+        self.sent = [0] * 16  # packets by the number of their kind
         self.unsent_bytes = 0  # about what was collected since output was taken last, for all connections together
-        self.unfinished: dict[Connection, None] = {}  # for whom more waits that has room, when this has been sent
+        # For whom more waits that has room, when this has been sent: `Hub.pump_unfinished` is called then.
+        self.unfinished: dict[Connection, None] = {}
         self._dirty: list[Connection] = []
-        self._awaiting: dict[int, dict[Connection, int]] = {}  # PUBACKs held, by turn
         self._behind: dict[int, dict[Connection, None]] = {}  # whose output waits for the sync of an earlier turn
 
-    def send(self, connection: Connection, data: bytes) -> None:
+    def send(self, connection: Connection, data: bytes, count: int = 1) -> None:
+        """Packets of one kind."""
+        self.sent[data[0] >> 4] += count
         self.unsent_bytes += len(data)
         if connection.held or connection.held_turn > self.synced:
             connection.held.append(data)
@@ -75,9 +75,9 @@ class Outbox:
             connection.dirty = True
             self._dirty.append(connection)
 
-    def send_when_written(self, connection: Connection, data: bytes) -> None:
-        """Bytes that may be sent only when what this turn brings is written, and so everything behind them."""
-        self.send(connection, data)
+    def send_when_written(self, connection: Connection, data: bytes, count: int) -> None:
+        """Packets that may be sent only when what this turn brings is written, and so everything behind them."""
+        self.send(connection, data, count)
         connection.written_turn = self.number
 
     def send_packet(self, connection: Connection, packet: Packet) -> bool:
@@ -98,10 +98,13 @@ class Outbox:
         """What follows may be sent only when this turn's records are durable."""
         connection.held_turn = self.number
 
-    def reserve(self, connection: Connection, data: bytes) -> int:
-        """Put answers in their place in the stream, to be sent when this turn is durable. They can be replaced until
-        the turn is taken."""
+    def reserve(self, connection: Connection, data: bytes, acks: int = 0) -> int:
+        """Put answers in their place in the stream, to be sent when this turn is durable: so many PUBACKs, or one
+        PUBREC. They can be replaced until the turn is taken."""
+        self.sent[data[0] >> 4] += acks or 1
         connection.held_turn = self.number
+        connection.held_acks += acks
+        connection.untaken_acks += acks
         held = connection.held
         held.append(data)
         if not connection.dirty:
@@ -115,12 +118,11 @@ class Outbox:
             packet = without_explanation(packet)
         return encode_within(packet, connection.version, connection.packet_bytes_max) or b""
 
-    def count_acks(self, connection: Connection, count: int) -> None:
-        """PUBACKs were sent; while they are held the client's messages count against our Receive Maximum."""
+    def count_ack(self, connection: Connection) -> None:
+        """A PUBACK was sent; while it is held the client's message counts against our Receive Maximum."""
         if connection.held_turn > self.synced:
-            connection.held_acks += count
-            held = self._awaiting.setdefault(connection.held_turn, {})
-            held[connection] = held.get(connection, 0) + count
+            connection.held_acks += 1
+            connection.untaken_acks += 1
 
     def close(self, connection: Connection) -> None:
         connection.closing = True
@@ -131,28 +133,15 @@ class Outbox:
     def take_ready(self) -> list[Output]:
         """What waits for nothing, and may be sent before the turn is taken. What waits for the sync of an earlier turn
         goes out with that one; the rest stays for `take`."""
-        return self._ready(self.number)
-
-    def _ready(self, unwritten: int) -> list[Output]:
-        """The output that waits neither for a sync nor for the write of turn `unwritten`."""
         ready: list[Output] = []
         rest: list[Connection] = []
-        joined = Joined()
+        joined: dict[tuple[int, ...], bytes] = {}
         self.unsent_bytes = 0
         for connection in self._dirty:
-            if connection.written_turn >= unwritten:
+            if connection.written_turn >= self.number or connection.held_turn >= self.number:
                 rest.append(connection)
-                continue
-            if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
-                ready.append(Output(connection, joined(connection.out + connection.held), connection.closing))
-                connection.out.clear()
-                connection.held.clear()
-            elif connection.held_turn < self.number:
-                self._behind.setdefault(connection.held_turn, {})[connection] = None
             else:
-                rest.append(connection)
-                continue
-            connection.dirty = False
+                self._take_unheld(connection, ready, joined)
         self._dirty = rest
         return ready
 
@@ -161,34 +150,56 @@ class Outbox:
         """Whether there is nothing to take."""
         return not self._dirty and not self.ops
 
-    def take(self, due: int | None) -> OutboxBatch:
-        now = self._ready(self.number + 1)  # `now` is sent when this turn is written
+    def take(self) -> OutboxBatch:
+        """End the turn. What waits for its write is in `now` too, which is sent when it is written."""
+        now: list[Output] = []
         held: list[Output] = []
-        joined = Joined()
+        joined: dict[tuple[int, ...], bytes] = {}
         for connection in self._dirty:
+            if connection.held_turn < self.number:
+                self._take_unheld(connection, now, joined)
+                continue
             connection.dirty = False
             if connection.out:
-                now.append(Output(connection, joined(connection.out), close=False))
-            held.append(Output(connection, joined(connection.held), connection.closing))
-            connection.out.clear()
+                now.append(Output(connection, _join(connection.out, joined), False))
+                connection.out.clear()
+            acks, connection.untaken_acks = connection.untaken_acks, 0
+            held.append(Output(connection, _join(connection.held, joined), connection.closing, acks))
             connection.held.clear()
-        batch = OutboxBatch(self.number, self.ops, now, held, due)
+        batch = OutboxBatch(self.number, self.ops, now, held)
         self.number += 1
+        self.unsent_bytes = 0
         self.ops = []
         self._dirty = []
         return batch
 
-    def mark_synced(self, number: int) -> list[Output]:
-        """A turn and all before it are durable: what waited behind them, in later turns."""
-        self.synced = max(self.synced, number)
+    def _take_unheld(self, connection: Connection, ready: list[Output], joined: dict[tuple[int, ...], bytes]) -> None:
+        """What does not wait for the sync of this turn: it is ready, or goes out with the earlier one it waits for."""
+        connection.dirty = False
+        if connection.held_turn > self.synced:
+            self._behind.setdefault(connection.held_turn, {})[connection] = None
+            return
+        parts = connection.out + connection.held  # the sync it waited for may have ended within this turn
+        ready.append(Output(connection, _join(parts, joined), connection.closing))
+        connection.out.clear()
+        connection.held.clear()
+        connection.held_acks -= connection.untaken_acks
+        connection.untaken_acks = 0
+
+    def mark_synced(self, batch: OutboxBatch) -> list[Output]:
+        """A turn and all before it are durable: what was held for it, and what waited behind it in later turns."""
+        self.synced = batch.number
+        for output in batch.held:
+            output.connection.held_acks -= output.acks
+        if not self._behind:
+            return batch.held
         freed: list[Output] = []
-        for turn in [turn for turn in self._behind if turn <= number]:
+        for turn in [turn for turn in self._behind if turn <= batch.number]:
             for connection in self._behind.pop(turn):
                 # else it goes with the turn that it has to wait for since
                 if connection.held_turn <= self.synced and connection.written_turn < self.number:
                     freed.append(Output(connection, b"".join(connection.held), connection.closing))
                     connection.held.clear()
-        for turn in [turn for turn in self._awaiting if turn <= number]:
-            for connection, count in self._awaiting.pop(turn).items():
-                connection.held_acks -= count
-        return freed
+                    connection.held_acks -= connection.untaken_acks
+                    connection.untaken_acks = 0
+        return batch.held + freed

@@ -67,8 +67,8 @@ class Bridge(Protocol):
     def capture(self, connection: Connection | None, namespace: str, publishes: PublishBatch, now: int) -> None:
         """A copy of an ordinary message; a will has no connection, and cannot be refused."""
 
-    def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
-        """PUBACKs of a read for what the bridge has sent: it takes them out of `Session.leases`."""
+    def acknowledged(self, acks: Sequence[tuple[PubAck, object]]) -> None:
+        """PUBACKs of a read for what the bridge has sent, each with the lease behind its packet identifier."""
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         """A will on a claimed topic is due."""

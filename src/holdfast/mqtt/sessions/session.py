@@ -13,6 +13,7 @@ meanwhile is the same one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -148,7 +149,7 @@ class Session:
                 self._packet_id = packet_id
                 return packet_id
 
-    def allocate_packet_ids(self, leases: list[object]) -> list[int]:
+    def allocate_packet_ids(self, leases: Sequence[object]) -> list[int]:
         """Identifiers for messages of a bridge's."""
         packet_id = self._packet_id
         inflight = self.inflight
