@@ -118,3 +118,13 @@ async def test_a_delivery_that_a_session_got_before_it_was_sent_is_acked_when_it
     sent = steps.index("sent")
     assert steps[sent - 2 : sent] == ["settled", "written"]
     assert server.group("jobs", "old").leased == 0
+
+
+async def test_more_than_a_connection_may_buffer_goes_on_without_further_turns(quick: Server) -> None:
+    """Also where the first deliveries wait for a sync, as those after a start do."""
+    size = quick.config.mqtt.buffer_bytes // 2
+    await quick.create("jobs", delivery_timeout="1h")
+    await quick.node.messages.enqueue((SPACE, "jobs"), [Draft(b"%d" % number + b"x" * size) for number in range(8)])
+    worker = await quick.client("worker-1")
+    await worker.subscribe("$queue/jobs")
+    assert [(await worker.delivery()).payload[:1] for _ in range(8)] == [b"%d" % number for number in range(8)]

@@ -408,7 +408,7 @@ class MqttFront:
         if hub is None or bridge is None:
             return
         self._send(hub.outbox.take_ready())
-        if bridge.pending or not hub.outbox.empty:
+        if bridge.pending or hub.outbox.unfinished or not hub.outbox.empty:
             self._commit.schedule()
 
     def _durable(self, turn: HeldTurn, error: HoldfastError | None) -> None:
