@@ -11,10 +11,10 @@ def test_a_deadline_that_is_moved_or_cancelled_is_not_due() -> None:
     timers.set("cancelled", 2)
     timers.set("moved", 9)
     timers.cancel("cancelled")
-    assert timers.next_due() == 9
+    assert timers.due == 9
     assert timers.pop(8) is None
     assert timers.pop(9) == "moved"
-    assert timers.next_due() is None
+    assert timers.due is None
 
 
 def test_what_was_moved_is_forgotten_behind_one_that_stays() -> None:

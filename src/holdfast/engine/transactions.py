@@ -441,7 +441,7 @@ class Transactions:
 
     def wake_at(self) -> int:
         """When the next transaction expires, or the next published one is no longer remembered."""
-        return min(self._expiries.next_due() or NEVER, self._forget_at)
+        return min(self._expiries.due or NEVER, self._forget_at)
 
     def tick(self, now: int) -> None:
         """Abort open transactions that have expired, and delete the records of old ones, a bounded number."""
