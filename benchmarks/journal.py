@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.ids import EPOCH_MS, TIME_SHIFT
-from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_name
-from holdfast.journal.segment import COLUMNS, SCHEMA, digest, write_segment
+from holdfast.journal.manifest import SCHEMA, Manifest, SegmentEntry, manifest_path, segment_name
+from holdfast.journal.segment import COLUMNS, digest, write_segment
 from holdfast.units import SECOND, format_instant, parse_instant
 
 Numbers = np.ndarray[Any, Any]

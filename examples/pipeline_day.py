@@ -23,6 +23,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from holdfast.broker.export.exporter import Exporter
+from holdfast.broker.export.worker import InThread
 from holdfast.broker.snapshot_dump import take
 from holdfast.client import SyncClient
 from holdfast.core.commands import Draft, Settlement, Verb
@@ -55,7 +56,7 @@ def simulate(data: Path) -> int:
     store: Store = open_store("rocks", data / "store")
     engine = Engine(store, 0)
     engine.open(MORNING)
-    exporter = Exporter(engine.store, data / "lake", 0, 50_000, 64 << 20, clock=lambda: now)
+    exporter = Exporter(engine.store, data / "lake", 0, 50_000, 64 << 20, converter=InThread(), clock=lambda: now)
     now = MORNING
     exporter.recover()
     for name in QUEUES:
@@ -153,7 +154,7 @@ def snapshot(data: Path, directory: Path) -> None:
     store = open_store("rocks", data / "store")
     engine, now = Engine(store, 0), int(datetime.now(UTC).timestamp() * SECOND)
     engine.open(now)
-    exporter = Exporter(store, data / "lake", 0, 50_000, 64 << 20, clock=lambda: now)
+    exporter = Exporter(store, data / "lake", 0, 50_000, 64 << 20, converter=InThread(), clock=lambda: now)
     exporter.recover(engine.record.exported_lsn)
     export(engine, exporter)
     take(engine, 0, now, directory)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from holdfast.journal.manifest import segment_files
 from holdfast.store.rocks_log import logs_of
 from tests.waiting import PATIENCE_SECONDS
 
@@ -94,6 +96,15 @@ Handles.sync = sync
 main(["serve", *sys.argv[1:]])
 """
 
+# What a server has imported by its end.
+MODULES_LISTED = """
+import atexit, json, sys
+from holdfast.cli.main import main
+
+atexit.register(lambda: print(json.dumps({"event": "modules", "names": list(sys.modules)}), file=sys.stderr))
+main(["serve", *sys.argv[1:]])
+"""
+
 
 class Server:
     """A child process that says on standard error what it does, one JSON object a line."""
@@ -162,6 +173,13 @@ def enqueue_one(url: object) -> None:
     httpx.post(f"{url}/api/v1/queues/q/messages", json=body, timeout=PATIENCE_SECONDS).raise_for_status()
 
 
+def wait_for_segment(journal: Path) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not list(segment_files(journal)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("store", ["rocks", "memory"])
 def test_a_signal_stops_the_server_gracefully(tmp_path: Path, store: str, number: signal.Signals) -> None:
@@ -173,6 +191,19 @@ def test_a_signal_stops_the_server_gracefully(tmp_path: Path, store: str, number
         assert server.wait_for("stopping")["signal"] == number.name
         server.wait_for("holdfast has stopped")
         assert server.exit_code() == 0
+
+
+def test_libraries_of_features_that_nobody_uses_are_not_imported(tmp_path: Path) -> None:
+    unused = {"pyarrow", "numpy", "pandas", "pyspark", "deltalake"}
+    with serving(tmp_path, program=MODULES_LISTED, HOLDFAST_JOURNAL_SEGMENT_AGE="100ms") as server:
+        url = server.wait_for("HTTP API is listening")["url"]
+        enqueue_one(url)
+        wait_for_segment(tmp_path / "lake" / "journal")
+        httpx.get(f"{url}/metrics").raise_for_status()
+        server.signal(signal.SIGTERM)
+        names = server.wait_for("modules")["names"]
+    assert isinstance(names, list)
+    assert unused & {name.partition(".")[0] for name in names} == set()
 
 
 def test_a_stopped_server_can_be_started_again_on_its_data(tmp_path: Path) -> None:
@@ -227,6 +258,7 @@ def test_a_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
 
 def test_a_lake_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
     quick = {"HOLDFAST_JOURNAL_SEGMENT_AGE": "1s", "HOLDFAST_JOURNAL_STOP_TIMEOUT": "50ms"}
+    quick["HOLDFAST_JOURNAL_CONVERSION"] = "thread"
     with serving(tmp_path / "data", program=LAKE_HANGS, **quick) as server:
         url = server.wait_for("HTTP API is listening")["url"]
         enqueue_one(url)

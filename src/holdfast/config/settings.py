@@ -271,9 +271,9 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     less than a quarter of it waits, the exporter pauses while clients write, three times as long as it works."""
 
     conversion: Annotated[str, Choice(("process", "thread"))] = "process"
-    """Where rows become columns. In a process of its own it takes no time from the node's loop, and about 200 MiB of
-    memory once there is something to do; in a thread it takes the loop's time, 5 us a row. Few rows are not worth a
-    process and are always converted in a thread."""
+    """Where rows become columns. In a process of its own it takes no time from the node's loop; the process is started
+    when there is something to export, which takes 0.3 s of a processor, has 70 to 200 MiB of memory, and ends when
+    nothing was exported for 10 s. In a thread it takes the loop's time, 5 us a row, and 35 MiB of memory that stay."""
 
     conversion_timeout: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 10 * MINUTE
     """A process that works longer than this on one segment hangs: it is killed and the segment is started again. The

@@ -21,6 +21,9 @@ import msgspec
 from holdfast.errors import LakeDamaged
 from holdfast.files import sync_path
 
+SCHEMA = 1
+"""The number of a segment's columns (segment.py), which every entry names."""
+
 NO_ENTRY = "0" * 64
 """The hash in the first entry, which has no predecessor."""
 

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.journal.columns import CELLS, RUNS, Columns
-
-SCHEMA = 1
+from holdfast.journal.manifest import SCHEMA
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _PROPERTY = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.broker.export.exporter import Exported, Exporter
+from holdfast.broker.export.worker import InThread
 from holdfast.core import journal
 from holdfast.core.codecs import read_message
 from holdfast.core.commands import Draft, Settlement, Verb
@@ -31,7 +32,7 @@ NOON = parse_instant("2026-03-01T12:00:00Z")
 TASKS = ("default", "tasks")
 
 
-def _do_nothing(_step: str) -> None:
+def _do_nothing(_: object) -> None:
     """No fault."""
 
 
@@ -59,8 +60,19 @@ class Life:
         reached: Callable[[str], None] = _do_nothing,
         rows: int = 1_000_000,
         size_bytes: int = 1 << 30,
+        throttle: Callable[[float], None] = _do_nothing,
     ) -> Exporter:
-        exporter = Exporter(self.store, self.lake, NODE, rows, size_bytes, clock=lambda: self.now, reached=reached)
+        exporter = Exporter(
+            self.store,
+            self.lake,
+            NODE,
+            rows,
+            size_bytes,
+            converter=InThread(),
+            throttle=throttle,
+            clock=lambda: self.now,
+            reached=reached,
+        )
         exporter.recover(self.engine.record.exported_lsn)
         return exporter
 

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.broker.export.exporter import STEPS, Exporter, removal_of
+from holdfast.broker.export.exporter import STEPS, removal_of
 from holdfast.core.commands import Draft, Verb
 from holdfast.core.effects import DeleteRun, DeleteUntil
 from holdfast.core.journal import Row
@@ -169,7 +169,7 @@ def test_between_block_ranges_the_exporter_may_be_made_to_rest(life: Life) -> No
     for _ in range(3):
         life.enqueue(RANGE_ROWS)
     rests: list[float] = []
-    life.export_all(Exporter(life.store, life.lake, NODE, 1_000_000, 1 << 30, throttle=rests.append))
+    life.export_all(life.exporter(throttle=rests.append))
     assert len(rests) == 2
     assert all(seconds > 0 for seconds in rests)
     assert len(life.lake_rows()) == 3 * RANGE_ROWS
@@ -595,10 +595,10 @@ def test_a_lake_that_cannot_be_reached_at_the_start_is_looked_at_later(life: Lif
     life.enqueue(2)
     life.export_all(life.exporter())
     life.enqueue(2)
+    exporter = life.exporter()
     away = life.lake.with_name("away")
     life.lake.rename(away)
     life.lake.write_bytes(b"not a directory")
-    exporter = Exporter(life.store, life.lake, NODE, 100, 1 << 20)
 
     with pytest.raises(LakeUnavailable):
         exporter.recover(life.engine.record.exported_lsn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.broker.export import scheduler as export_scheduler
@@ -50,4 +51,31 @@ async def test_an_export_that_failed_is_told_and_tried_again(
     monkeypatch.setattr(exporter, "export", export)
     await until(lambda: node.cell.export_scheduler.behind == 0 and not node.cell.export_scheduler.failed)
     await node.stop()
+    assert verify(tmp_path / "lake") == []
+
+
+def _converters() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "holdfast.broker.export.worker" in child.cmdline()]
+
+
+async def test_the_process_that_converts_ends_when_it_has_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(Config(node=NodeSettings(data_dir=tmp_path)), MemoryStore())
+    await node.start()
+    await node.messages.enqueue(("default", "orders"), [Draft(b"1")])
+    await node.cell.export()
+    [first] = _converters()
+    await node.messages.enqueue(("default", "orders"), [Draft(b"2")])
+    monkeypatch.setattr(export_scheduler, "IDLE_SECONDS", 0.001)
+    await node.cell.export()
+    assert not first.is_running() or _converters() == [first], "the next segment takes the same process"
+    await until(lambda: not first.is_running())
+
+    await node.messages.enqueue(("default", "orders"), [Draft(b"3")])
+    await node.cell.export()
+    assert node.cell.export_scheduler.behind == 0
+    await node.stop()
+    assert _converters() == []
     assert verify(tmp_path / "lake") == []

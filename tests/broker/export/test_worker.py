@@ -17,12 +17,12 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from holdfast.broker.export import exporter as export
 from holdfast.broker.export import scheduler as export_scheduler
 from holdfast.broker.export import worker as export_worker
+from holdfast.broker.export.conversion import Converted, InProcess, send
 from holdfast.broker.export.exporter import Exporter
 from holdfast.broker.export.scheduler import ExportScheduler
-from holdfast.broker.export.worker import Converted, InProcess, InThread
+from holdfast.broker.export.worker import InThread
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
@@ -39,8 +39,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
-    monkeypatch.setattr(export, "FEW_ROWS", 1)
+def process() -> Iterator[InProcess]:
     process = InProcess(PATIENCE_SECONDS)
     yield process
     process.close()
@@ -101,7 +100,6 @@ class _Fatal:
 def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "FEW_ROWS", 1)
     life = Life(tmp_path)
     for _ in range(40):
         life.enqueue(10)
@@ -173,7 +171,6 @@ class Hanging(InProcess):
 def test_a_process_that_hangs_is_killed_after_its_time_and_another_does_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "FEW_ROWS", 1)
     life = Life(tmp_path)
     life.enqueue(30)
     wanted = [row.lsn for row in life.journal()]
@@ -188,7 +185,6 @@ def test_a_process_that_hangs_is_killed_after_its_time_and_another_does_the_work
 async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "FEW_ROWS", 1)
     hanging = Hanging(PATIENCE_SECONDS)
     monkeypatch.setattr(ExportScheduler, "_converter", lambda _: hanging)
     config = Config(node=NodeSettings(data_dir=tmp_path), journal=JournalSettings(stop_timeout=50_000))
@@ -260,7 +256,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
 PARENT = """
 import sys
 from pathlib import Path
-from holdfast.broker.export.worker import InProcess
+from holdfast.broker.export.conversion import InProcess
 process = InProcess(60)
 process.convert(Path("unused"), 0, [])
 print(process.pid, flush=True)
@@ -281,9 +277,9 @@ def test_the_process_ends_when_the_node_is_killed() -> None:
 @pytest.mark.parametrize("whole", [False, True], ids=["in the middle of a segment", "before it is answered"])
 def test_the_process_ends_quietly_when_the_node_is_killed(whole: bool) -> None:
     sent = io.BytesIO()
-    export_worker._send(sent, ("unused", 0))
+    send(sent, ("unused", 0))
     if whole:
-        export_worker._send(sent, None)
+        send(sent, None)
     command = [sys.executable, "-m", "holdfast.broker.export.worker"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:

@@ -22,14 +22,13 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.broker.export.worker import Converted, Converter, InThread, consecutive_ranges
+from holdfast.broker.export.conversion import Converted, Converter, consecutive_ranges
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.files import make_directory, sync_path
-from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
+from holdfast.journal.manifest import SCHEMA, Manifest, SegmentEntry, manifest_path, segment_files, segment_name
 from holdfast.journal.reader import BlockReader, RawBlockRange
-from holdfast.journal.segment import SCHEMA
 from holdfast.store.contract import Store
 from holdfast.units import DAY, format_instant
 
@@ -45,9 +44,6 @@ STEPS = (
     "entry synced",
 )
 """The steps of an export, in order; a test crashes after each."""
-
-FEW_ROWS = 10_000
-"""Fewer rows are converted in the exporter's own thread: that takes less time than to send them to a process."""
 
 Removable = dict[int, list[int]]
 """Message records that only these blocks still need: by shard, sequences."""
@@ -154,7 +150,7 @@ class Exporter:
         segment_rows: int,
         segment_bytes: int,
         *,
-        converter: Converter | None = None,
+        converter: Converter,
         throttle: Callable[[float], None] = _no_throttle,
         clock: Callable[[], int] = _wall_clock,
         reached: Callable[[str], None] = _ignore_step,
@@ -162,8 +158,7 @@ class Exporter:
         self.journal = directory / "journal"
         self._store = store
         self._reader = BlockReader(store)
-        self._here = InThread()
-        self._converter = converter or self._here
+        self._converter = converter
         self._node = node
         self._segment_rows = segment_rows
         self._segment_bytes = segment_bytes
@@ -260,7 +255,7 @@ class Exporter:
         self._check_abandoned()
 
     def close(self) -> None:
-        """End the process that converts, if there is one."""
+        """End the process that converts, if there is one. The next export starts another."""
         self._converter.close()
 
     # --- exporting --------------------------------------------------------------------------------------------------
@@ -371,13 +366,12 @@ class Exporter:
 
     def _export(self, after_block: int, plan: _Plan) -> Exported:
         first_block, last_block = after_block + 1, plan.last_block
-        converter = self._converter if plan.rows >= FEW_ROWS else self._here
         tmp_path = self._tmp_dir / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
         block_ranges = _StoredRanges(self._reader, first_block, last_block, self._check_abandoned, self._throttle)
         with self._lake_errors():
             self._tmp_dir.mkdir(exist_ok=True)
             try:
-                made = converter.convert(tmp_path, self._node, block_ranges)
+                made = self._converter.convert(tmp_path, self._node, block_ranges)
             except (ValueError, OverflowError) as error:
                 raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
         for wanted, found in made.holes:

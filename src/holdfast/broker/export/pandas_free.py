@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-import pyarrow as pa
-
 
 class _PandasBlocker:
     """An import finder that hides pandas."""
@@ -28,9 +26,6 @@ class _PandasBlocker:
 
 
 def block_pandas_import() -> None:
-    """Have pyarrow look for pandas now, and find none: it looks once. Other code can still import pandas."""
+    """From here on this process finds no pandas. pyarrow looks for it when it is first used, which may be much later
+    or never."""
     sys.meta_path.insert(0, _PandasBlocker)
-    try:
-        pa.array([])
-    finally:
-        sys.meta_path.remove(_PandasBlocker)

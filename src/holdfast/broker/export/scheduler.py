@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import structlog
 
 from holdfast import threads
+from holdfast.broker.export.conversion import Converter, InProcess
 from holdfast.broker.export.exporter import Exported, Exporter
-from holdfast.broker.export.worker import Converter, InProcess, InThread
 from holdfast.config import Config
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, LakeDamaged, LakeUnavailable
@@ -31,6 +31,9 @@ _Result = TypeVar("_Result")
 RETRY_SECONDS = 5.0  # after an export that failed: a full disk or an unavailable lake
 THROTTLE_FACTOR = 3.0  # while others write: the exporter pauses so many times as long as it worked
 THROTTLE_MAX_SECONDS = 0.1
+IDLE_SECONDS = (
+    10.0  # without an export, after which the process that converts is ended: it has more memory than the node
+)
 LEAVE_SECONDS = 2.0  # for the thread to notice that the export was abandoned, before it counts as hung in the system
 
 
@@ -62,13 +65,18 @@ class ExportScheduler:
         self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._lock = asyncio.Lock()
         self._bytes = 0
         self.failed: str = ""
 
     def _converter(self) -> Converter:
         settings = self._settings
-        return InProcess(settings.conversion_timeout / SECOND) if settings.conversion == "process" else InThread()
+        if settings.conversion == "process":
+            return InProcess(settings.conversion_timeout / SECOND)
+        from holdfast.broker.export.worker import InThread  # noqa: PLC0415 - Arrow and Parquet, 35 MiB
+
+        return InThread()
 
     def _throttle(self, seconds: float) -> None:
         """Between two ranges of blocks, on the exporter's thread: while others write, leave them the processors
@@ -159,18 +167,35 @@ class ExportScheduler:
     async def export(self) -> None:
         """Export everything that is in the journal now."""
         async with self._lock:
-            engine = self._engine()
-            if engine is None:
+            self._cancel_idle_timer()
+            try:
+                await self._export_all()
+            finally:
+                self._idle_timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_conversion)
+
+    async def _export_all(self) -> None:
+        engine = self._engine()
+        if engine is None:
+            return
+        last_block = engine.record.next_block - 1
+        while engine is self._engine() and engine.record.exported_block < last_block:
+            self._bytes = 0
+            exported = await self._next(engine)
+            if exported is None or engine is not self._engine():
                 return
-            last_block = engine.record.next_block - 1
-            while engine is self._engine() and engine.record.exported_block < last_block:
-                self._bytes = 0
-                exported = await self._next(engine)
-                if exported is None or engine is not self._engine():
-                    return
-                engine.exported(exported.last_block, exported.last_lsn, exported.removal)
-                await self._durable()
-            self._store.reclaim()
+            engine.exported(exported.last_block, exported.last_lsn, exported.removal)
+            await self._durable()
+        self._store.reclaim()
+
+    def _end_conversion(self) -> None:
+        """On the thread that exports, so that no export is under way."""
+        self._idle_timer = None
+        self._worker.submit(self._exporter.close)
+
+    def _cancel_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     async def _next(self, engine: Engine) -> Exported | None:
         after = engine.record.exported_block
@@ -187,6 +212,7 @@ class ExportScheduler:
         the store."""
         if self._timer is not None:
             self._timer.cancel()
+        self._cancel_idle_timer()
         if self._under_way is not None and not self._under_way.cancel():
             await threads.run_in_thread("holdfast-stop", wait, [self._under_way], self._settings.stop_timeout / SECOND)
             if not self._under_way.done():
