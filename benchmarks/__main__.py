@@ -14,6 +14,7 @@ from benchmarks import (
     hotkey,
     mqtt_codec,
     one,
+    peers,
     raw,
     speed,
     steady,
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 }
 
 LONG: dict[str, Callable[[], None]] = {
+    "peers": lambda: peers.main(sys.argv[2:]),
     "steady": lambda: steady.main(sys.argv[2:]),
 }
 

@@ -7,6 +7,7 @@ so that the time to its delivery is known. Each message is delivered in so many 
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.wires import Wire
+from benchmarks.wires import ConsumerWire, PublisherWire, Wire
 
 PATIENCE_SECONDS = 30.0
 STAMP_BYTES = 19
@@ -46,7 +47,7 @@ def percentile(times: list[float], part: float) -> float:
 class Publisher:
     """A connection that publishes, and what it waits for."""
 
-    def __init__(self, wire: Wire, burst: bytes) -> None:
+    def __init__(self, wire: PublisherWire, burst: bytes) -> None:
         self.wire = wire
         self.burst = burst
         self.unconfirmed = 0
@@ -58,8 +59,8 @@ class Load:
 
     def __init__(
         self,
-        publishers: Sequence[Wire],
-        consumers: Sequence[Wire] = (),
+        publishers: Sequence[PublisherWire],
+        consumers: Sequence[ConsumerWire] = (),
         *,
         payload_bytes: int = 256,
         burst: int = 1,
@@ -83,8 +84,14 @@ class Load:
 
     def run(self, seconds: float) -> LoadReport:
         """Publish for so long, then wait until everything is confirmed and, if there are consumers, delivered."""
+        return self._run(seconds, int(self._rate * seconds) if self._rate else sys.maxsize)
+
+    def fill(self, messages: int) -> LoadReport:
+        """Publish so many, rounded up to a burst, and wait until they are confirmed."""
+        return self._run(math.inf, messages)
+
+    def _run(self, seconds: float, total: int) -> LoadReport:
         self._begin()
-        total = int(self._rate * seconds) if self._rate else sys.maxsize
         behind = 0.0
         while True:
             elapsed = time.perf_counter() - self._started
@@ -102,12 +109,14 @@ class Load:
                 return self._report(behind)
 
     def drain(self, messages: int) -> LoadReport:
-        """Consume so many."""
+        """Consume so many, until all their acks are processed."""
         self._begin()
         for wire in self._consumers:
             self._answer(wire, b"")  # deliveries that came with the answer to its subscription
         while self._delivered < messages:
             self._wait(PATIENCE_SECONDS)
+        for wire in self._consumers:
+            wire.wait_acked()
         return self._report(0.0)
 
     def __enter__(self) -> Load:
@@ -163,10 +172,10 @@ class Load:
         if not was_idle and publisher.unconfirmed + self._burst <= self._window:
             self._idle.append(publisher)
 
-    def _deliver(self, wire: Wire) -> None:
+    def _deliver(self, wire: ConsumerWire) -> None:
         self._answer(wire, wire.receive())
 
-    def _answer(self, wire: Wire, data: bytes) -> None:
+    def _answer(self, wire: ConsumerWire, data: bytes) -> None:
         payloads, answer = wire.delivered(data)
         if self._rate:
             now = time.perf_counter_ns()

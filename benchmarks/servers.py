@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ import psutil
 
 HOLDFAST = (str(Path(sys.executable).with_name("holdfast")),)
 START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+LOG_SHOWN = 2_000  # characters, its last
 CREATORS = 16
 
 
@@ -52,14 +54,34 @@ def empty_server(program: Sequence[str] = HOLDFAST) -> Iterator[Served]:
 
 
 @contextmanager
-def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is stopped at the end."""
-    process = subprocess.Popen(command)
+def running(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    user: str | None = None,
+    log: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is stopped at the end, and what it has started. With a log, it is shown only after an error."""
+    with ExitStack() as stack:
+        output = None if log is None else stack.enter_context(log.open("ab"))
+        directory = None if user is None else "/"  # one that this user may enter
+        process = subprocess.Popen(
+            command, env=os.environ | (environment or {}), user=user, stdout=output, stderr=output, cwd=directory
+        )
     try:
         yield process
+    except Exception:
+        if log is not None:
+            print(log.read_text(errors="replace")[-LOG_SHOWN:], file=sys.stderr)
+        raise
     finally:
+        started = processes(process.pid)[1:] if process.poll() is None else []
         process.terminate()
         process.wait()
+        for one in started:
+            with suppress(psutil.NoSuchProcess):
+                one.terminate()
+        psutil.wait_procs(started, STOP_SECONDS)
 
 
 def create_queues(port: int, names: Sequence[str], config: dict[str, object]) -> None:

@@ -1,20 +1,25 @@
 """The client's side of a protocol, as little of it as a load needs: packets are encoded once, answers are counted.
 
-A wire is one connection on a plain blocking socket. `load.py` has the loop that drives many of them.
+A wire is one connection on a plain blocking socket. Here are those to Holdfast, in `peer_wires.py` those to other
+servers; `load.py` has the loop that drives many of them.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 from abc import ABC, abstractmethod
 
-from holdfast.mqtt.codec import V5, Connect, Properties, Publish, Subscribe, Subscription, encode
+import msgspec
+
+from holdfast.mqtt.codec import PINGREQ, V5, Connect, Properties, Publish, Subscribe, Subscription, encode
 
 RECEIVE_BYTES = 1 << 18
 SOCKET_BUFFER_BYTES = 1 << 20  # a burst fits, so that a blocking send never waits for a server that waits for us
+CONTENT_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 
 
-class Wire(ABC):
+class Wire:
     """One connection. What it received and could not interpret yet is in `_rest`."""
 
     def __init__(self, port: int) -> None:
@@ -32,6 +37,10 @@ class Wire(ABC):
     def close(self) -> None:
         self.socket.close()
 
+
+class PublisherWire(Wire, ABC):
+    """A connection that stores messages."""
+
     @abstractmethod
     def encode(self, payload: bytes) -> bytes:
         """A request to store this message."""
@@ -40,9 +49,17 @@ class Wire(ABC):
     def confirmed(self, data: bytes) -> int:
         """How many messages these bytes confirm."""
 
+
+class ConsumerWire(Wire, ABC):
+    """A connection that takes messages and acks each."""
+
     @abstractmethod
     def delivered(self, data: bytes) -> tuple[list[bytes], bytes]:
         """The payloads in these bytes, and what to answer: acks, and requests for more."""
+
+    @abstractmethod
+    def wait_acked(self) -> None:
+        """Until the server has processed every ack."""
 
 
 # --- MQTT 5 -----------------------------------------------------------------------------------------------------------
@@ -51,7 +68,7 @@ PACKET_IDS = 60_000
 SUBSCRIBED_TOGETHER = 100
 
 
-class MqttWire(Wire):
+class MqttWire(PublisherWire, ConsumerWire):
     """QoS 1 to and from queues, in turn to each of them; PUBACK is the ack."""
 
     def __init__(self, port: int, client: str, *queues: str) -> None:
@@ -99,6 +116,11 @@ class MqttWire(Wire):
             payloads.append(packet[at + properties :])
         return payloads, b"".join(acks)
 
+    def wait_acked(self) -> None:
+        self.socket.sendall(PINGREQ)
+        while not any(packet[0] == 0xD0 for packet in self._packets(self.receive())):
+            pass
+
     def _packets(self, data: bytes) -> list[bytes]:
         """The packets that are complete."""
         found: list[bytes] = []
@@ -137,3 +159,78 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return value, at
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+class HttpWire(Wire):
+    """One request at a time."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        super().__init__(port)
+        self._queue = queue
+
+    def _request(self, path: str, body: object) -> bytes:
+        data = msgspec.json.encode(body)
+        head = f"POST /api/v1/queues/{self._queue}/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+    def _response(self, data: bytes) -> bytes | None:
+        """The body, if the response is complete."""
+        self._rest += data
+        head, found, body = self._rest.partition(b"\r\n\r\n")
+        if not found or len(body) < (size := int(CONTENT_LENGTH.findall(head)[0])):
+            return None
+        if not head.startswith(b"HTTP/1.1 2"):
+            raise RuntimeError(body.decode())
+        self._rest = body[size:]
+        return body[:size]
+
+
+class HttpPublisher(HttpWire, PublisherWire):
+    """One message a request."""
+
+    def encode(self, payload: bytes) -> bytes:
+        return self._request("messages", {"messages": [{"text": payload.decode()}]})
+
+    def confirmed(self, data: bytes) -> int:
+        return int(self._response(data) is not None)
+
+
+class LeasedDelivery(msgspec.Struct):
+    """What a consumer needs of a delivery in the answer to a lease."""
+
+    id: str
+    lease_token: str
+    text: str
+
+
+class LeaseAnswer(msgspec.Struct):
+    deliveries: list[LeasedDelivery]
+
+
+class HttpConsumer(HttpWire, ConsumerWire):
+    """Leases a batch, settles it, leases the next."""
+
+    def __init__(self, port: int, queue: str, batch: int) -> None:
+        super().__init__(port, queue)
+        self._lease = self._request("leases", {"limit": batch, "wait": "5s"})
+        self._decoder = msgspec.json.Decoder(LeaseAnswer)
+        self._settling = False
+        self.socket.sendall(self._lease)
+
+    def delivered(self, data: bytes) -> tuple[list[bytes], bytes]:
+        body = self._response(data)
+        if body is None:
+            return [], b""
+        deliveries = [] if self._settling else self._decoder.decode(body).deliveries
+        self._settling = bool(deliveries)
+        if not deliveries:
+            return [], self._lease
+        done = [{"id": one.id, "lease_token": one.lease_token} for one in deliveries]
+        return [one.text.encode() for one in deliveries], self._request("settle", {"settlements": done})
+
+    def wait_acked(self) -> None:
+        while self._settling:
+            self._settling = self._response(self.receive()) is None
