@@ -156,6 +156,7 @@ def test_what_is_held_is_counted_by_namespace_and_principal() -> None:
     for name in ("user:alice", "user:bob") * 2:
         quotas.release(Quota.LONG_POLLS, "acme", name)
     assert quotas.held(Quota.LONG_POLLS, "acme") == 0
+    quotas.acquire(Quota.LONG_POLLS, "acme", "user:alice")  # what was released does not count
     assert quotas.refused == {Quota.LONG_POLLS: 2}
 
 

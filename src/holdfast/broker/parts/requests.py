@@ -80,17 +80,17 @@ class Requests:
         slot = (name[0], correlation_id)
         if slot in self._waiting:
             raise InvalidArgument(field="correlation_id", problem="is that of a request that still waits; use another")
-        response_queue = await self._listen(name[0])
-        extra = replace(
-            draft.extra,
-            reply_to=TOPIC + response_queue[1],
-            correlation_id=correlation_id,
-            correlation_data=correlation_id.encode(),
-        )
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[slot] = future
+        self._waiting[slot] = future  # before anything is waited for: the next request counts this one
         try:
             async with asyncio.timeout(timeout / SECOND):
+                response_queue = await self._listen(name[0])
+                extra = replace(
+                    draft.extra,
+                    reply_to=TOPIC + response_queue[1],
+                    correlation_id=correlation_id,
+                    correlation_data=correlation_id.encode(),
+                )
                 receipt = await self._messages.enqueue(name, [replace(draft, extra=extra)], protocol)
                 for error in receipt.errors.values():
                     raise error
@@ -133,6 +133,7 @@ class Requests:
             future.set_exception(
                 RequestFailed(reason=dead.reason, attempts=dead.attempts, error=dead.error or "no error was given")
             )
+            future.exception()  # marks it as retrieved: the caller may have given up
 
     def stop(self) -> None:
         """Leave the response queues."""
