@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import pytest
 
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.core.records import Extra
-from holdfast.engine.dead_lettering import FailedRequest
 from holdfast.errors import InvalidArgument, LimitExceeded
 from holdfast.units import MINUTE
 
@@ -38,18 +36,3 @@ async def test_first_requests_that_come_together_keep_the_limit(node: Node) -> N
     both[0].cancel()
     await asyncio.wait(both)
     assert node.requests.waiting == 0
-
-
-async def test_a_caller_that_gave_up_leaves_no_error_behind(node: Node) -> None:
-    left: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context))
-    draft = Draft(b"x", extra=Extra(correlation_id="c"))
-    asking = asyncio.ensure_future(node.requests.request(JOBS, draft, MINUTE))
-    assert len(await node.messages.lease(JOBS, "workers", wait=MINUTE)) == 1
-    node.requests.fail(FailedRequest("default", "c", "rejected", "", 1))
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    del asking
-    gc.collect()
-    assert left == []
