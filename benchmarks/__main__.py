@@ -14,7 +14,6 @@ from benchmarks import (
     hotkey,
     mqtt_codec,
     one,
-    peers,
     raw,
     speed,
     steady,
@@ -23,6 +22,7 @@ from benchmarks import (
     transfer,
     waiting,
 )
+from benchmarks.peers import table as peers
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,

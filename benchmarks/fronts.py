@@ -21,8 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 import uvloop
 
+from benchmarks.load.servers import processor_seconds, server
 from benchmarks.raw import bare_loop
-from benchmarks.servers import processor_seconds, server
 from holdfast.mqtt.codec import V5, Connect, Publish, encode
 
 BATCH = 100

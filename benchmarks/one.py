@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.load import Load, LoadReport, percentile
-from benchmarks.servers import Served, create_groups, create_queues, empty_server, loop_seconds, processor_seconds
-from benchmarks.wires import MqttWire
+from benchmarks.load.loop import Load, LoadReport, percentile
+from benchmarks.load.servers import Served, create_groups, create_queues, empty_server, loop_seconds, processor_seconds
+from benchmarks.load.wires import MqttWire
 
 PREFETCH = 100
 SUBSCRIPTIONS_MAX = 1_000  # of a session, by default

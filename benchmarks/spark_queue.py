@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.servers import server
+from benchmarks.load.servers import server
 from holdfast.client import SyncClient
 from holdfast.pipeline.spark.session import open_session
 

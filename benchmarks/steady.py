@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from benchmarks.load import Load, LoadReport, percentile
-from benchmarks.servers import processor_seconds, resident_mib, server
-from benchmarks.wires import MqttWire
+from benchmarks.load.loop import Load, LoadReport, percentile
+from benchmarks.load.servers import processor_seconds, resident_mib, server
+from benchmarks.load.wires import MqttWire
 from holdfast.config import Config
 
 PUBLISHERS, CONSUMERS = 16, 4

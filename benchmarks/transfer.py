@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from benchmarks.servers import Served, loop_seconds, processor_seconds, server
+from benchmarks.load.servers import Served, loop_seconds, processor_seconds, server
 
 MESSAGES = 200_000
 REQUEST = 10_000

@@ -19,7 +19,7 @@ import psutil
 import uvloop
 
 from benchmarks.fronts import answer, request
-from benchmarks.servers import server
+from benchmarks.load.servers import server
 
 POLLS, POLL_QUEUES = 1_000, 40
 STREAMS, STREAM_QUEUES = 200, 20

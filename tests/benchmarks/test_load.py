@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.load import Load
-from benchmarks.servers import Served, server
-from benchmarks.wires import MqttWire
+from benchmarks.load.loop import Load
+from benchmarks.load.servers import Served, server
+from benchmarks.load.wires import MqttWire
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from benchmarks import peer_servers, peers
-from benchmarks.load import Load
-from benchmarks.peer_servers import Broker, NotInstalledError
-from benchmarks.peers import Contest, Line, Measured, Options, Serve, row
+from benchmarks.load.loop import Load
+from benchmarks.peers import servers, table
+from benchmarks.peers.servers import Broker, NotInstalledError
+from benchmarks.peers.table import Contest, Line, Measured, Options, Serve, row
 
 MORE, LESS, ABSOLUTE = Line("rate", "/s", 0.6), Line("time", "ms", 2, less=True), Line("memory", "MiB", 60, True, True)
 
@@ -51,8 +51,8 @@ def test_without_its_peer_a_contest_still_measures_ours_and_says_what_is_missing
         raise NotInstalledError("peer-server is not installed")
 
     contest = Contest(lambda _: Measured((7.0,)), "peer", missing, (MORE,))
-    monkeypatch.setattr(peers, "CONTESTS", {"fake": contest})
-    peers.main(["--rounds", "2", "--only", "fake"])
+    monkeypatch.setattr(table, "CONTESTS", {"fake": contest})
+    table.main(["--rounds", "2", "--only", "fake"])
     *_, line, note = capsys.readouterr().out.splitlines()
     assert line.split()[:3] == ["rate", "7.0", "-"]
     assert "met" not in line
@@ -62,10 +62,10 @@ def test_without_its_peer_a_contest_still_measures_ours_and_says_what_is_missing
 @pytest.mark.parametrize(
     "serve",
     [
-        peer_servers.holdfast_drained_over_http,
-        peer_servers.redis,
-        peer_servers.rabbitmq_quorum,
-        peer_servers.rabbitmq_classic,
+        servers.holdfast_drained_over_http,
+        servers.redis,
+        servers.rabbitmq_quorum,
+        servers.rabbitmq_classic,
     ],
 )
 def test_what_was_published_to_a_server_is_drained(serve: Serve) -> None:
@@ -76,7 +76,7 @@ def test_what_was_published_to_a_server_is_drained(serve: Serve) -> None:
             assert load.drain(100).delivered == 100
 
 
-@pytest.mark.parametrize("serve", [peer_servers.holdfast_over_http, peer_servers.postgres])
+@pytest.mark.parametrize("serve", [servers.holdfast_over_http, servers.postgres])
 def test_single_messages_are_confirmed_one_by_one(serve: Serve) -> None:
     with installed(serve) as broker, Load(broker.publishers(4)) as load:
         report = load.fill(20)
@@ -84,7 +84,7 @@ def test_single_messages_are_confirmed_one_by_one(serve: Serve) -> None:
 
 
 def test_a_worker_executes_its_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    peers.main(["--rounds", "1", "--only", "worker", "--jobs", "20", "--dramatiq", "/bin/false"])
+    table.main(["--rounds", "1", "--only", "worker", "--jobs", "20", "--dramatiq", "/bin/false"])
     *_, line, note = capsys.readouterr().out.splitlines()
     assert float(line.split()[6].replace(",", "")) > 0
     assert note.strip() == "/bin/false has no dramatiq[rabbitmq], see --dramatiq"

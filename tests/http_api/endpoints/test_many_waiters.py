@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from benchmarks.servers import server
+from benchmarks.load.servers import server
 from benchmarks.waiting import (
     POLLS,
     STREAMS,

@@ -1,7 +1,7 @@
 """The client's side of a protocol, as little of it as a load needs: packets are encoded once, answers are counted.
 
-A wire is one connection on a plain blocking socket. Here are those to Holdfast, in `peer_wires.py` those to other
-servers; `load.py` has the loop that drives many of them.
+A wire is one connection on a plain blocking socket. Here are those to Holdfast, in `peers/wires.py` those to other
+servers; `loop.py` has the loop that drives many of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client's side of other servers' protocols: Redis streams, AMQP 0-9-1 and PostgreSQL. See `wires.py`."""
+"""The client's side of other servers' protocols: Redis streams, AMQP 0-9-1 and PostgreSQL. See `load/wires.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import struct
 import sys
 
-from benchmarks.wires import ConsumerWire, PublisherWire
+from benchmarks.load.wires import ConsumerWire, PublisherWire
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.wires import ConsumerWire, PublisherWire, Wire
+from benchmarks.load.wires import ConsumerWire, PublisherWire, Wire
 
 PATIENCE_SECONDS = 30.0
 STAMP_BYTES = 19

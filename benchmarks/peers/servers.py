@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.peer_wires import AmqpWire, PostgresWire, RedisWire
-from benchmarks.servers import Served, free_port, running, server, wait_for
-from benchmarks.wires import ConsumerWire, HttpConsumer, HttpPublisher, MqttWire, PublisherWire
+from benchmarks.load.servers import Served, free_port, running, server, wait_for
+from benchmarks.load.wires import ConsumerWire, HttpConsumer, HttpPublisher, MqttWire, PublisherWire
+from benchmarks.peers.wires import AmqpWire, PostgresWire, RedisWire
 
 QUEUE = "bench"
 PREFETCH = 100

@@ -2,10 +2,9 @@
 
     python -m benchmarks peers [--rounds 5] [--only NAME ...] [--dramatiq PYTHON]
 
-Every measurement starts a fresh server of its own. The load is this process, on plain sockets (`load.py`, `wires.py`);
-how busy it was stands at the end of a line: near 100 % the client was the limit, not the server. Everything is synced
-before it is confirmed. Peers that are not installed are left out. Only ratios mean anything, and only on a quiet
-machine.
+Every measurement starts a fresh server of its own. The load is this process, on plain sockets (`load/`); how busy it
+was stands below each: near 100 % the client was the limit, not the server. Everything is synced before it is confirmed.
+Peers that are not installed are left out. Only ratios mean anything, and only on a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.load import Load, LoadReport, percentile
+from benchmarks.load.loop import Load, LoadReport, percentile
+from benchmarks.load.servers import empty_server, processor_seconds, resident_mib
 from benchmarks.one import Setting, life
-from benchmarks.peer_servers import (
+from benchmarks.peers.servers import (
     Broker,
     NotInstalledError,
     holdfast,
@@ -34,7 +34,6 @@ from benchmarks.peer_servers import (
     rabbitmq_quorum,
     redis,
 )
-from benchmarks.servers import empty_server, processor_seconds, resident_mib
 
 END_TO_END_RATE = 2_000
 MANY_QUEUES, MANY_QUEUES_RATE = 1_000, 1_000
