@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.broker.node import Node
-from holdfast.core.commands import Draft
-from holdfast.store import MemoryDisk
+from holdfast.core.commands import Draft, Leased
+from holdfast.store import MemoryDisk, MemoryStore
 from holdfast.units import SECOND
 from tests.broker.conftest import config_for
 from tests.engine.counting import TURN_RECORDS_MAX, CountingStore
@@ -43,3 +43,38 @@ async def test_delayed_messages_that_fall_due_together_hold_up_no_enqueue(tmp_pa
     assert max(turns) <= TURN_RECORDS_MAX
     await node.stop()
     store.close()
+
+
+async def test_a_queue_that_grows_by_many_partitions_goes_on_after_a_restart(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    node = Node(config_for(tmp_path), MemoryStore(disk))
+    await node.start()
+    await node.queues.create(OTHER, {"partitions": 1})
+    for number in range(20):
+        await node.groups.create(OTHER, f"g{number}")
+    record = await node.queues.update(OTHER, {"partitions": 1_024})
+    assert (record.config.partitions, len(record.shards) < 100) == (1_024, True)
+    await node.stop()
+    node = Node(config_for(tmp_path), MemoryStore(disk))
+    await node.start()
+    await node.queues.grown(OTHER)
+    assert (await node.inspection.stats(OTHER)).partitions == 1_024
+    await node.queues.grown(OTHER)
+    await node.stop()
+
+
+async def test_partitions_that_follow_are_given_to_the_members_of_a_group(tmp_path: Path) -> None:
+    node = Node(config_for(tmp_path), MemoryStore())
+    await node.start()
+    await node.queues.create(OTHER, {"partitions": 1})
+    got: list[Leased] = []
+    for number in range(20):
+        await node.groups.create(OTHER, f"g{number}")
+    await node.subscriptions.join(OTHER, "g0", "m", got.extend, credit=1_000)
+    await node.queues.update(OTHER, {"partitions": 200})
+    await node.queues.grown(OTHER)
+    for _ in range(200):
+        await node.messages.enqueue(OTHER, [Draft(b"m")])
+    await until(lambda: len(got) == 200)
+    assert {leased.partition for leased in got} == set(range(200))
+    await node.stop()

@@ -80,6 +80,12 @@ class CountingRig(Rig):
         assert self.store.size_bytes <= TURN_BYTES_MAX
         return self.store.records
 
+    def records_of_shards(self) -> set[int]:
+        """The shards of which something is stored beside messages, which the journal's export deletes."""
+        tables = (Table.SHARDS, Table.GROUPS, Table.READY, Table.LEASES, Table.DELIVERIES, Table.SETTLED)
+        rows = [row for table in tables for row in self.store.scan(table, b"", b"\xff" * 8, 1 << 30)]
+        return {int.from_bytes(key[:4], "big") for key, _ in rows}
+
     def steps(self, work: Iterator[T | None]) -> tuple[T, int]:
         """The result of a read of many steps, each in a turn of its own, and how many there were."""
         found: list[T | None] = []

@@ -15,7 +15,7 @@ from holdfast.engine.browse import browse_messages, browse_steps, partition_boun
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.groups import delete_group
 from holdfast.engine.messages import delete_message, edit_message, find_message, find_steps
-from holdfast.engine.queues import delete_queue
+from holdfast.engine.queues import delete_queue, finish_growth, purge_queue, update_queue
 from holdfast.engine.redrive import Destination, Redriven, redrive
 from holdfast.engine.stats import queue_stats, stats_of_all, stats_steps
 from holdfast.engine.workflow_states import get_state
@@ -335,6 +335,81 @@ def test_stats_of_all_queues_go_on_without_one_that_is_deleted_meanwhile(counted
         counted.run(delete_queue(counted.engine, name, counted.clock))
     stats, _ = counted.steps(work)
     assert [one.name for one in stats] == ["tasks"]
+
+
+WIDE = 1_024
+
+
+def test_a_queue_of_many_partitions_is_deleted_in_turns_that_each_do_much(counted: CountingRig) -> None:
+    """And not in one for each partition: each waits for a sync."""
+    counted.create_queue(partitions=WIDE // 2)
+    counted.create_queue(("default", "between"), partitions=1)
+    update_queue(counted.engine, TASKS, {"partitions": WIDE}, counted.now)
+    counted.create_group("g")
+    counted.enqueue(b"m", name=("default", "between"))
+    work = delete_queue(counted.engine, TASKS, counted.clock)
+    steps: list[int | None] = []
+    while not steps or steps[-1] is not None:
+        counted.turn(lambda: steps.append(next(work, None)))
+    assert TASKS not in counted.engine.queues
+    assert len(steps) < WIDE // 20
+    assert counted.records_of_shards() == {shard.number for shard in counted.queue(("default", "between")).shards}
+
+
+def test_a_group_of_many_partitions_is_deleted_in_turns_that_each_do_much(counted: CountingRig) -> None:
+    counted.create_queue(partitions=WIDE)
+    counted.turn(lambda: counted.create_group("g"))
+    counted.enqueue(b"m")
+    assert len(counted.lease(1)) == 1
+    counted.engine.write()
+    work = delete_group(counted.engine, TASKS, "g", counted.clock)
+    steps: list[int | None] = []
+    while not steps or steps[-1] is not None:
+        counted.turn(lambda: steps.append(next(work, None)))
+    assert len(steps) < WIDE // 20
+    counted.restart()
+    assert counted.queue().record.groups == ()
+
+
+def test_a_queue_with_many_groups_grows_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    for number in range(20):
+        counted.create_group(f"g{number}")
+    counted.turn(lambda: update_queue(counted.engine, TASKS, {"partitions": WIDE}, counted.now))
+    queue = counted.queue()
+    assert (queue.config.partitions, queue.partitions < 100) == (WIDE, True)
+    counted.restart()
+    queue = counted.queue()
+    work = finish_growth(counted.engine, queue, counted.clock)
+    turns = 0
+    while queue.lacking:
+        counted.turn(lambda: next(work))
+        turns += 1
+    assert next(work, None) is None
+    assert (queue.partitions, turns > 20) == (WIDE, True)
+    assert {len(shard.groups) for shard in queue.shards} == {20}
+
+
+def test_a_queue_that_is_deleted_grows_no_more(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    for number in range(20):
+        counted.create_group(f"g{number}")
+    update_queue(counted.engine, TASKS, {"partitions": WIDE}, counted.now)
+    queue = counted.queue()
+    work = finish_growth(counted.engine, queue, counted.clock)
+    next(work)
+    counted.run(delete_queue(counted.engine, TASKS, counted.clock))
+    there = queue.partitions
+    assert next(work, None) is None
+    assert queue.partitions == there
+
+
+def test_a_purge_of_many_partitions_counts_what_it_removes(counted: CountingRig) -> None:
+    counted.create_queue(partitions=300)
+    for _ in range(300):
+        counted.enqueue(b"m", b"n")
+    steps = counted.run(purge_queue(counted.engine, TASKS, counted.clock))
+    assert (sum(steps), len(steps) < 330) == (600, True)
 
 
 @pytest.mark.parametrize("partitions", [1, 10])

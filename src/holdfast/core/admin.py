@@ -73,10 +73,11 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
         shard.groups.pop(command.name, None)
         shard.cursors.pop(command.name, None)
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
-        low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
-        effects.ops += [(Table.DELIVERIES, low, DeleteUntil(high)), (Table.STATES, low, DeleteUntil(high))]
-        low, high = leases_key(number, leaving.number, 0, 0), leases_key(number, leaving.number + 1, 0, 0)
-        effects.ops.append((Table.LEASES, low, DeleteUntil(high)))
+        if group is not None and (group.deliveries or group.changed):  # in most partitions nothing is leased
+            low, high = delivery_key(number, group.number, 0), delivery_key(number, group.number + 1, 0)
+            effects.ops += [(Table.DELIVERIES, low, DeleteUntil(high)), (Table.STATES, low, DeleteUntil(high))]
+            low, high = leases_key(number, group.number, 0, 0), leases_key(number, group.number + 1, 0, 0)
+            effects.ops.append((Table.LEASES, low, DeleteUntil(high)))
         shard.head.unneeded_seq = 1
         shard.evict_records()
         _rewind_expiry(shard)

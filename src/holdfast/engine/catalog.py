@@ -53,6 +53,11 @@ class Queue:
         return len(self.shards)
 
     @property
+    def lacking(self) -> int:
+        """Partitions that its configuration has and that are not added yet."""
+        return self.config.partitions - len(self.shards)
+
+    @property
     def depth(self) -> int:
         """Messages that some group may still need."""
         return sum([shard.live for shard in self.shards])

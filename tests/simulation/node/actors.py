@@ -19,6 +19,11 @@ from tests.simulation.node.loop import PowerCut
 QUEUES = ("jobs", "mail", "logs")
 TEMPORARY = "temp"
 GROUPS = ("work", "audit")
+WIDE = "wide"
+WIDE_PARTITIONS = 1_024
+FLOOD = 1_500
+"""Messages for which something falls due together."""
+CALL_MESSAGES = 500
 DEPTHS = {False: (90_000, 100_000), True: (50, 100_000)}
 
 
@@ -44,7 +49,7 @@ class Violations:
 
 class Actors:
     """All actors of one process's life. `payloads` numbers messages over all lives; `mortal`: the power may be cut;
-    `bounded`: queues may be full."""
+    `bounded`: queues may be full; `wide`: there are large queues, in which much falls due together."""
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Actors:
         *,
         mortal: bool,
         bounded: bool,
+        wide: bool,
     ) -> None:
         self._random = random
         self._driver = driver
@@ -67,6 +73,7 @@ class Actors:
         self._tasks: list[asyncio.Task[None]] = []
         self._mortal = mortal
         self._bounded = bounded
+        self._wide = wide
 
     def start(self) -> None:
         random = self._random
@@ -82,6 +89,8 @@ class Actors:
             self.administer,
             *[self.act_together] * 2,
         ]
+        if self._wide:
+            work += [self.flood, self.administer_wide]
         for operation in work:
             self.spawn(self._repeat(operation, random.choice((0.05, 0.2, 0.5))))
 
@@ -195,6 +204,25 @@ class Actors:
 
             self._driver.enqueue_in_batcher(queue, drafts, self._violations.guarded(answered))
 
+    async def flood(self) -> None:
+        """Much that falls due together: delays, expiries, leases."""
+        random = self._random
+        queue, delay = WIDE, random.choice((0, 0, SECOND // 2))
+        ttl = random.choice((-1, SECOND // 2))
+        deliver_at = self._driver.clock() + delay if delay else 0
+        drafts = [Draft(b"%d" % next(self._payloads), deliver_at=deliver_at, ttl=ttl) for _ in range(FLOOD)]
+        for start in range(0, FLOOD, CALL_MESSAGES):
+            some = drafts[start : start + CALL_MESSAGES]
+            call = self._call(queue, some, atomic=True)
+            self._answered(queue, call, await self._driver.enqueue(queue, some, atomic=True))
+        group = random.choice(GROUPS)
+        self._took(
+            queue,
+            group,
+            await self._driver.lease(queue, group, CALL_MESSAGES, wait=0, lease_timeout=SECOND // 2, consumer="c"),
+        )
+        await asyncio.sleep(2 * random.random())
+
     async def transact(self) -> None:
         """Messages of several calls that appear together."""
         name = f"t{next(self._payloads)}"
@@ -276,6 +304,23 @@ class Actors:
             self._redrive, self._configure, self._change_kind,
         ]  # fmt: skip
         await random.choice(acts)()
+
+    async def administer_wide(self) -> None:
+        """A queue of as many partitions as one may have, with many groups: made, grown, emptied, deleted."""
+        random = self._random
+        driver = self._driver
+        with suppress(HoldfastError):
+            await driver.create_queue(WIDE, {"partitions": random.choice((1, WIDE_PARTITIONS))})
+        for number in range(random.choice((1, 8))):
+            with suppress(HoldfastError):
+                await driver.create_group(WIDE, f"g{number}", cursor=random.random() < 0.2, earliest=True)
+        await asyncio.sleep(random.random())
+        await driver.update_queue(WIDE, {"partitions": WIDE_PARTITIONS})
+        record = self._ledger.durable.queue(WIDE)
+        self._ledger.administered("growth", record is not None and len(record.shards) == WIDE_PARTITIONS)
+        await driver.delete_group(WIDE, "g0")
+        await random.choice((driver.purge, driver.delete_queue))(WIDE)
+        await asyncio.sleep(random.random())
 
     async def _create(self) -> None:
         partitions = self._random.choice((1, 3))

@@ -175,6 +175,7 @@ class Driver:
 
     async def update_queue(self, queue: str, fields: Mapping[str, object]) -> None:
         await self.node.queues.update((NAMESPACE, queue), fields)
+        await self.node.queues.grown((NAMESPACE, queue))
 
     async def delete_queue(self, queue: str) -> None:
         await self.node.queues.delete((NAMESPACE, queue))
@@ -215,12 +216,13 @@ class _Pending:
 
 
 @contextmanager
-def failing_steps(before: Callable[[], None]) -> Iterator[None]:
-    """Have `before` called before every step of a shard."""
+def before_steps(*calls: Callable[[], None]) -> Iterator[None]:
+    """Have these called before every step of a shard."""
     right = Engine.step
 
     def step(*args: Any) -> Any:
-        before()
+        for call in calls:
+            call()
         return right(*args)
 
     Engine.step = step  # type: ignore[method-assign, assignment]

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from holdfast import threads
 from tests.simulation.mail import Violation
 from tests.simulation.node.network import Listener, connect
+from tests.simulation.node.work import WorkMeter
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -37,9 +38,10 @@ class PowerCut(SystemExit):
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module. `thread_begins` is called when a simulated thread begins its work; it does it some time later."""
 
-    def __init__(self, random: Random, now_seconds: float, thread_begins: Begins) -> None:
+    def __init__(self, random: Random, now_seconds: float, thread_begins: Begins, meter: WorkMeter) -> None:
         super().__init__()
         self.random = random
+        self.meter = meter
         self.thread_begins = thread_begins
         self.problems: list[str] = []
         self.listeners: dict[int, Listener] = {}
@@ -120,7 +122,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.call_later(self.random.choice((0.0, 0.0003, 0.003, 0.3, 0.3)) * self.random.random(), end)
 
         def end() -> None:
-            work()
+            self.meter.elsewhere(work)
             done()
 
         if self.random.random() < 0.5:

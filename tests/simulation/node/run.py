@@ -14,12 +14,13 @@ from holdfast.core.commands import Leased, Settlement
 from holdfast.errors import HoldfastError
 from tests.simulation.mail import Violation, must
 from tests.simulation.node.actors import QUEUES, TEMPORARY, Actors, Violations
-from tests.simulation.node.driver import SECOND, START, Driver, failing_steps
+from tests.simulation.node.driver import SECOND, START, Driver, before_steps
 from tests.simulation.node.ledger import Ledger
 from tests.simulation.node.loop import PowerCut, SimulatedLoop, simulated_threads
 from tests.simulation.node.mqtt_client import MqttSession
 from tests.simulation.node.quiet import check_quiet
 from tests.simulation.node.store import INTERNAL, Faults, SimulatedDisk, SimulatedStore
+from tests.simulation.node.work import WorkMeter, measured_callbacks
 from tests.simulation.picture import Picture
 from tests.simulation.world import _constants, small
 
@@ -42,6 +43,7 @@ class Outcome:
     failures: int
     cuts: int
     messages: int
+    most_work: int
 
 
 class Run:
@@ -59,9 +61,11 @@ class Run:
             for name, native in (("client1", False), ("client2", True))
         ]
         self._now = 0.0
-        self._refusals = self._failures = self._cuts = 0
+        self._refusals = self._failures = self._cuts = self._most_work = 0
         self._bounded = self._random.random() < 0.3
+        self._wide = seed % 10 == 5
         self._constants = _constants(self._random)
+        self._constants.pop("TICK_DELIVERIES_MAX", None)  # that no turn exceeds its bound is seen here
         self._sync_in_place = self._random.random() < 0.3
         self._segment_age = self._random.choice((SECOND, 10 * SECOND, 3600 * SECOND))
 
@@ -78,7 +82,8 @@ class Run:
                         raise Violation(f"{entry['event']}: {error!r}")
                 logs.clear()
         answers = dict(sorted(self._ledger.answers.items()))
-        return Outcome(self._seed, answers, self._refusals, self._failures, self._cuts, len(self._ledger.confirmed))
+        counts = (self._refusals, self._failures, self._cuts, len(self._ledger.confirmed), self._most_work)
+        return Outcome(self._seed, answers, *counts)
 
     def _faults(self) -> Faults:
         """What goes wrong in a life. Some lives are free of all but their end."""
@@ -98,12 +103,13 @@ class Run:
     def _live(self, faults: Faults, *, last: bool) -> None:
         """One process, from its start to its end."""
         random = self._random
-        store = SimulatedStore(self._disk, faults)
-        loop = SimulatedLoop(random, self._now, store.thread_begins)
+        meter = WorkMeter()
+        store = SimulatedStore(self._disk, faults, meter)
+        loop = SimulatedLoop(random, self._now, store.thread_begins, meter)
         self._ledger.clock = loop.time
         asyncio.set_event_loop(loop)
         try:
-            with failing_steps(faults.step):
+            with before_steps(faults.step, meter.add), measured_callbacks(meter):
                 loop.run_until_complete(self._life(loop, store, faults, last=last))
         except PowerCut:
             self._cuts += 1
@@ -112,6 +118,8 @@ class Run:
             loop.kill()
             asyncio.set_event_loop(None)
         must(not loop.problems, f"the loop was told of {loop.problems[:3]}")
+        must(not meter.exceeded, f"{meter.exceeded[:3]}")
+        self._most_work = max(self._most_work, meter.most)
         if self._violations.found:
             raise self._violations.found[0]
         kept = random.choice((self._disk.unsynced, random.randint(0, self._disk.unsynced)))  # only the process may die
@@ -130,9 +138,16 @@ class Run:
         if self._ledger.written.closing(TEMPORARY):
             await asyncio.sleep(RESUME_SECONDS)
             must(not self._ledger.written.closing(TEMPORARY), "the deletion of a queue is not resumed by a start")
-        faults.armed = True
+        faults.armed = loop.meter.armed = True
         actors = Actors(
-            random, driver, self._ledger, self._violations, self._payloads, mortal=not last, bounded=self._bounded
+            random,
+            driver,
+            self._ledger,
+            self._violations,
+            self._payloads,
+            mortal=not last,
+            bounded=self._bounded,
+            wide=self._wide,
         )
         actors.start()
         for session in self._sessions:

@@ -17,6 +17,7 @@ from holdfast.core.runs import RecordRun
 from holdfast.errors import CopyUnsupported, StoreFull, StoreUnavailable
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.simulation.node.loop import PowerCut
+from tests.simulation.node.work import WorkMeter
 
 INTERNAL = "internal"
 
@@ -124,8 +125,9 @@ class SimulatedStore:
 
     name = "memory"
 
-    def __init__(self, disk: SimulatedDisk, faults: Faults) -> None:
+    def __init__(self, disk: SimulatedDisk, faults: Faults, meter: WorkMeter) -> None:
         self.disk = disk
+        self._meter = meter
         self._faults = faults
         self._image = MemoryStore(disk.written)
         self._failure: StoreUnavailable | None = None
@@ -144,6 +146,7 @@ class SimulatedStore:
     def write(self, epoch: int, ops: Sequence[Op]) -> None:
         self._check()
         self._faults.opening = False
+        self._meter.add_ops(ops)
         self._faults.cut()
         fault = self._faults.choose(self._faults.write_rate, "write")
         if fault is None or self._faults.random.random() < 0.5:
@@ -174,21 +177,31 @@ class SimulatedStore:
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         self._faults.read()
+        self._count_read(1)
         return self._image.get(table, key)
 
     def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         self._faults.read()
+        self._count_read(len(keys))
         return self._image.get_many(table, keys)
 
     def scan(
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         self._faults.read()
-        return self._image.scan(table, start, end, limit, reverse)
+        rows = self._image.scan(table, start, end, limit, reverse)
+        self._count_read(1 + len(rows))
+        return rows
 
     def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
         self._faults.read()
-        return self._image.scan_runs(table, key, count)
+        runs = self._image.scan_runs(table, key, count)
+        self._count_read(sum([len(run) for run in runs]))
+        return runs
+
+    def _count_read(self, records: int) -> None:
+        if not self._faults.opening:
+            self._meter.add(records)
 
     def reclaim(self, wait: bool = False) -> None:
         self._image.reclaim(wait)

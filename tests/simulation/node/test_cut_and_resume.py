@@ -14,6 +14,7 @@ from tests.simulation.node.ledger import Ledger
 from tests.simulation.node.loop import SimulatedLoop, simulated_threads
 from tests.simulation.node.mqtt_client import MqttSession
 from tests.simulation.node.store import Faults, SimulatedDisk, SimulatedStore
+from tests.simulation.node.work import WorkMeter
 
 ROUNDS = 100
 
@@ -29,14 +30,15 @@ def test_there_is_one_lease_at_a_time_and_no_acknowledgement_is_lost(seed: int) 
     sessions = [
         MqttSession(name, ledger, payloads, QUEUES, native=name.startswith("native")) for name in ("native", "explicit")
     ]
-    store = SimulatedStore(disk, Faults(random))
+    meter = WorkMeter()
+    store = SimulatedStore(disk, Faults(random), meter)
 
     async def live(loop: SimulatedLoop) -> None:
         driver = Driver(loop, store, sync_in_place=False, segment_age=3600 * SECOND)
         await driver.start()
         for name in QUEUES:
             await driver.create_queue(name, {"partitions": 2, "delivery_timeout": "30s"})
-        actors = Actors(random, driver, ledger, violations, payloads, mortal=False, bounded=False)
+        actors = Actors(random, driver, ledger, violations, payloads, mortal=False, bounded=False, wide=False)
         actors.spawn(actors._repeat(actors.produce, 0.05))
         for session in sessions:
             actors.spawn(session.live(loop, random, violations.guarded))
@@ -49,7 +51,7 @@ def test_there_is_one_lease_at_a_time_and_no_acknowledgement_is_lost(seed: int) 
         await driver.stop()
 
     with simulated_threads():
-        loop = SimulatedLoop(random, 0.0, store.thread_begins)
+        loop = SimulatedLoop(random, 0.0, store.thread_begins, meter)
         ledger.clock = loop.time
         asyncio.set_event_loop(loop)
         try:

@@ -21,6 +21,7 @@ from holdfast.broker.submission import Moment, Submission
 from holdfast.core.commands import Leased
 from holdfast.core.effects import Op, Read
 from holdfast.core.shard import Shard
+from holdfast.engine import engine, queues
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.mqtt.net import MqttFront
@@ -119,10 +120,10 @@ def refusals_are_failures(patch: pytest.MonkeyPatch) -> None:
 def callbacks_come_before_the_write(patch: pytest.MonkeyPatch) -> None:
     right = GroupCommit._run_turn
 
-    def wrong(self: GroupCommit, engine: Engine) -> None:
+    def wrong(self: GroupCommit, of: Engine) -> None:
         callbacks, self._on_written = self._on_written, []
         notify(callbacks, None)
-        right(self, engine)
+        right(self, of)
 
     patch.setattr(GroupCommit, "_run_turn", wrong)
 
@@ -226,6 +227,18 @@ def what_is_held_belongs_to_the_old_connection(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Dispatcher, "_receiver", wrong)
 
 
+def a_tick_does_all_that_is_due(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine, "TICK_DELIVERIES_MAX", 1 << 30)
+
+
+def a_queue_grows_in_one_step(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queues, "GROUP_STARTS_MAX", 1 << 30)
+
+
+def growth_ends_after_a_step(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Queues, "_grow", lambda self, queue: None)
+
+
 BREAKS: dict[Break, int] = {
     written_is_durable: 1,
     a_sync_under_way_counts: 1,
@@ -250,6 +263,9 @@ BREAKS: dict[Break, int] = {
     time_does_not_wake_the_cell: 1,
     a_turn_writes_before_it_reads: 1,
     what_is_held_belongs_to_the_old_connection: 3,
+    a_tick_does_all_that_is_due: 5,
+    a_queue_grows_in_one_step: 5,
+    growth_ends_after_a_step: 5,
 }
 """Each with a seed that caught it, which is tried first. What a seed does changes with the code: then others do."""
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 
 from holdfast.broker.cell import Cell
 from holdfast.broker.submission import Submission
 from holdfast.core.queue import QueueRecord
-from holdfast.engine.catalog import QueueName
-from holdfast.engine.queues import create_queue, delete_queue, finish_deletion, purge_queue, update_queue
+from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.queues import (
+    create_queue,
+    delete_queue,
+    finish_deletion,
+    finish_growth,
+    purge_queue,
+    update_queue,
+)
 from holdfast.errors import QueueNotFound
 
 
@@ -17,6 +25,7 @@ class Queues:
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
+        self._growths: dict[Queue, asyncio.Task[None]] = {}
 
     def get(self, name: QueueName) -> QueueRecord:
         cell = self._cell
@@ -63,14 +72,38 @@ class Queues:
         return cell.submission(record)
 
     def update(self, name: QueueName, fields: Mapping[str, object]) -> Submission[QueueRecord]:
+        """Change the configuration. It is valid, and durable, before the last of many new partitions is there: `grown`
+        waits for that."""
         cell = self._cell
         with cell.guard as engine:
             record = update_queue(engine, name, fields, cell.clock())
             queue = engine.queue(name, cell.clock())
-        members = cell.dispatcher.members
-        for group in members.groups_of(name):
-            members.rebalance(group, queue)
+        self._rebalance(queue)
+        self._grow(queue)
         return cell.submission(record)
+
+    def _rebalance(self, queue: Queue) -> None:
+        members = self._cell.dispatcher.members
+        for group in members.groups_of(queue.name):
+            members.rebalance(group, queue)
+
+    def _grow(self, queue: Queue) -> None:
+        """Go on adding partitions, if some are lacking and no task adds them already."""
+        if queue.lacking and queue not in self._growths:
+            growth = self._growths[queue] = self._cell.spawn(self._finish_growth(queue))
+            growth.add_done_callback(lambda _: self._growths.pop(queue))
+
+    async def _finish_growth(self, queue: Queue) -> None:
+        cell = self._cell
+        await cell.in_steps(finish_growth(cell.engine, queue, cell.clock))
+        self._rebalance(queue)
+
+    async def grown(self, name: QueueName) -> None:
+        """Wait until a queue has all its partitions."""
+        cell = self._cell
+        growth = self._growths.get(cell.engine.queue(name, cell.clock()))
+        if growth is not None:
+            await cell.wait_for(growth)
 
     async def purge(self, name: QueueName) -> int:
         """Remove the messages that wait now. Returns how many."""
@@ -99,8 +132,9 @@ class Queues:
         return count
 
     def resume(self) -> None:
-        """Resume deletions that a crash or a failure of the store interrupted."""
+        """Resume deletions and growth that a crash or a failure of the store interrupted."""
         cell = self._cell
         for name, queue in cell.engine.queues.items():
+            self._grow(queue)
             if queue.record.closing:
                 cell.spawn(self._finish_deletion(name, finish_deletion(cell.engine, queue, cell.clock)))

@@ -98,6 +98,7 @@ async def update(request: Request) -> Response:
     request.audit_details["config"] = fields
     request.principal.require_config(fields)
     await request.node.queues.update(request.queue, fields)
+    await request.node.queues.grown(request.queue)
     return response(_queue_response(request, request.queue))
 
 
