@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from holdfast import __version__
+from holdfast.broker.webhook_client import ANSWER_BYTES_MAX
 from holdfast.broker.webhook_receivers import Resolve, resolve
-from holdfast.broker.webhooks import ANSWER_BYTES_MAX, Webhooks
+from holdfast.broker.webhooks import Webhooks
 from holdfast.config import WebhookSettings
 from holdfast.engine.dead_lettering import Alert
 from holdfast.units import SECOND, parse_instant

@@ -7,15 +7,10 @@ was checked is the address that is connected to; else a name could mean another 
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
-
-import httpcore
-
-from holdfast import threads
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Sequence[str]]
@@ -80,37 +75,3 @@ def _meant(address: IpAddress) -> IpAddress:
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or address
-
-
-class CheckedNetwork(httpcore.AsyncNetworkBackend):
-    """Connects to receivers that may be called, and to no others."""
-
-    def __init__(self, policy: ReceiverPolicy, resolve: Resolve = resolve) -> None:
-        self._policy = policy
-        self._resolve = resolve
-        self._network = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        try:
-            # A thread of its own, since a resolver may hang: how many there are is bounded by the calls under way.
-            answer = threads.start_thread("webhook-resolver", self._resolve, host, port)
-            addresses = await asyncio.wrap_future(answer)
-        except OSError as error:
-            raise httpcore.ConnectError(f"{host} cannot be resolved: {error}") from error
-        failure: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in self._policy.allowed(host, addresses):
-            try:
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
-            except httpcore.ConnectError as error:
-                failure = error
-        raise failure
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)

@@ -13,33 +13,25 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from base64 import b64encode
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import cache
-from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-import httpcore
-import httpx
 import msgspec
 import structlog
 
-from holdfast import __version__
-from holdfast.broker.webhook_receivers import CheckedNetwork, ReceiverNotAllowed, ReceiverPolicy, Resolve, resolve
+from holdfast import threads
+from holdfast.broker.webhook_receivers import Resolve, resolve
 from holdfast.config import WebhookSettings
 from holdfast.engine.dead_lettering import Alert
 from holdfast.units import SECOND, format_instant
+
+if TYPE_CHECKING:
+    from holdfast.broker.webhook_client import WebhookClient
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 STOP_SECONDS = 2.0  # for calls under way to end when the node stops
 WARN_EVERY_SECONDS = 60.0
-ANSWER_BYTES_MAX = 1 << 16  # more of a response is not read; the connection is closed instead
-
-# Refusals that are worth a retry: everything else below 500 says that the call itself is wrong.
-_TEMPORARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
-_HEADERS = [(b"content-type", b"application/json"), (b"user-agent", f"holdfast/{__version__}".encode())]
 
 
 class Counters(msgspec.Struct):
@@ -54,27 +46,13 @@ class Counters(msgspec.Struct):
     waiting: int = 0
 
 
-class _Outcome(msgspec.Struct, frozen=True):
-    """How one call ended. `problem` is empty when the receiver accepted it."""
-
-    problem: str = ""
-    final: bool = False
-    retry_after: float = 0.0
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Shared: reading the certificates of the authorities takes 25 ms, most of a node's start."""
-    return httpx.create_ssl_context()
-
-
 class Webhooks:
     """See the module. `start` and `stop` belong to the event loop that `offer` is called on."""
 
     def __init__(
         self,
         settings: WebhookSettings,
-        trusted: Callable[[], ssl.SSLContext] = _trusted,
+        trusted: Callable[[], ssl.SSLContext] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         resolve: Resolve = resolve,
@@ -82,31 +60,29 @@ class Webhooks:
         self.counters = Counters()
         self._settings = settings
         self._trusted = trusted
-        self._network = CheckedNetwork(ReceiverPolicy(settings.allow), resolve)
+        self._resolve = resolve
         self._sleep = sleep
         self._clock = clock
-        self._connections: httpcore.AsyncConnectionPool | None = None
+        self._client: WebhookClient | None = None  # from the first alert on
+        self._opening = asyncio.Lock()
         self._calls = asyncio.Semaphore(settings.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
         self._backing_off: set[asyncio.Task[None]] = set()  # those that wait to try again
-        self._stopping = False
+        self._stopping = True  # until it is started
         self._warned_at: float | None = None
         self._unreported = 0
 
     async def start(self) -> None:
-        """Create the pool of connections. That reads the certificates, which is better done before there is traffic."""
-        self._connections = httpcore.AsyncConnectionPool(
-            self._trusted(), max_connections=self._settings.concurrency, network_backend=self._network
-        )
+        """Take alerts from here on."""
         self._stopping = False
 
     def offer(self, alert: Alert) -> None:
         """Send an alert in the background, or drop it when too many wait. Never blocks and never raises."""
-        if self._connections is None or self._stopping or self.counters.waiting >= self._settings.queue_size:
+        if self._stopping or self.counters.waiting >= self._settings.queue_size:
             self._drop(alert)
             return
         self.counters.waiting += 1
-        task = asyncio.get_running_loop().create_task(self._deliver(alert, self._connections), name="webhook")
+        task = asyncio.get_running_loop().create_task(self._deliver(alert), name="webhook")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -125,25 +101,26 @@ class Webhooks:
         given_up = sum(task.cancelled() for task in tasks)
         if given_up:
             log.warning("webhooks given up: the node stops", count=given_up)
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     # --- one alert --------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, alert: Alert, connections: httpcore.AsyncConnectionPool) -> None:
+    async def _deliver(self, alert: Alert) -> None:
         settings = self._settings
+        client = await self._opened_client()
         body = _body(alert)
         pause = settings.backoff
         attempt = 1
         while True:
             async with self._calls:
-                outcome = await self._call(connections, alert.url, body)
+                outcome = await client.post(alert.url, body)
             if not outcome.problem:
                 self.counters.sent += 1
                 return
             if outcome.final or attempt >= settings.attempts or self._stopping:
-                self._give_up(alert, outcome.problem, attempt)
+                self._give_up(client.receiver(alert.url), alert, outcome.problem, attempt)
                 return
             wait = min(max(pause / SECOND, outcome.retry_after), settings.max_backoff / SECOND)
             await self._back_off(wait)
@@ -151,36 +128,16 @@ class Webhooks:
             attempt += 1
             self.counters.retried += 1
 
-    async def _call(self, connections: httpcore.AsyncConnectionPool, url: str, body: bytes) -> _Outcome:
-        try:
-            async with asyncio.timeout(self._settings.timeout / SECOND):
-                return await self._post(connections, httpx.URL(url), body)
-        except (httpx.InvalidURL, httpcore.UnsupportedProtocol, httpcore.LocalProtocolError) as error:
-            return _Outcome(f"cannot be called: {error}", final=True)
-        except ReceiverNotAllowed as error:
-            return _Outcome(str(error), final=True)
-        except (TimeoutError, httpcore.TimeoutException):
-            return _Outcome("no answer in time")
-        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            return _Outcome(str(error) or type(error).__name__)
+    async def _opened_client(self) -> WebhookClient:
+        async with self._opening:
+            if self._client is None:
+                self._client = await threads.run_in_thread("holdfast-webhooks", self._open_client)
+            return self._client
 
-    async def _post(self, connections: httpcore.AsyncConnectionPool, url: httpx.URL, body: bytes) -> _Outcome:
-        if not url.host:
-            raise httpx.InvalidURL("it names no host")
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        headers = [(b"host", url.netloc), *_HEADERS, *_authorization(url), (b"content-length", b"%d" % len(body))]
-        async with connections.stream("POST", target, headers=headers, content=body) as response:
-            status = response.status
-            read = 0
-            async for chunk in response.aiter_stream():  # to its end, so that the connection can be used again
-                read += len(chunk)
-                if read > ANSWER_BYTES_MAX:
-                    break
-        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            return _Outcome()
-        final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _TEMPORARY
-        after = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
-        return _Outcome(f"answered {status}", final, _retry_after(after.decode("latin-1")))
+    def _open_client(self) -> WebhookClient:
+        from holdfast.broker.webhook_client import WebhookClient  # noqa: PLC0415 - most servers never need it
+
+        return WebhookClient(self._settings, self._resolve, self._trusted)
 
     async def _back_off(self, seconds: float) -> None:
         task = asyncio.current_task()
@@ -202,11 +159,11 @@ class Webhooks:
             self.counters.failed += 1
             log.error("webhook failed", exc_info=error)
 
-    def _give_up(self, alert: Alert, problem: str, attempts: int) -> None:
+    def _give_up(self, receiver: str, alert: Alert, problem: str, attempts: int) -> None:
         self.counters.failed += 1
         log.warning(
             "webhook given up",
-            receiver=_receiver(alert.url),
+            receiver=receiver,
             queue=alert.queue,
             dead_letter_id=alert.dead_letter_id,
             problem=problem,
@@ -239,31 +196,3 @@ def _body(alert: Alert) -> bytes:
             "at": format_instant(alert.at),
         }
     )
-
-
-def _authorization(url: httpx.URL) -> list[tuple[bytes, bytes]]:
-    """The user and password of an address, as a caller sends them."""
-    if not url.userinfo:
-        return []
-    return [(b"authorization", b"Basic " + b64encode(f"{url.username}:{url.password}".encode()))]
-
-
-def _retry_after(value: str) -> float:
-    """Seconds to wait, from a number of them or a date; 0 if it says neither."""
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return 0.0
-    return max((moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)
-
-
-def _receiver(url: str) -> str:
-    """The receiver, for the log: without path, query and password, which may be secrets."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return "(invalid URL)"
-    return f"{parsed.scheme}://{parsed.netloc.decode()}"
