@@ -194,7 +194,7 @@ def test_a_signal_stops_the_server_gracefully(tmp_path: Path, store: str, number
 
 
 def test_libraries_of_features_that_nobody_uses_are_not_imported(tmp_path: Path) -> None:
-    unused = {"pyarrow", "numpy", "pandas", "pyspark", "deltalake"}
+    unused = {"pyarrow", "numpy", "pandas", "pyspark", "deltalake", "httpx", "httpcore", "cryptography", "joserfc"}
     with serving(tmp_path, program=MODULES_LISTED, HOLDFAST_JOURNAL_SEGMENT_AGE="100ms") as server:
         url = server.wait_for("HTTP API is listening")["url"]
         enqueue_one(url)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.auth import files, keys, tokens
 from holdfast.auth.gate import Gate
-from holdfast.auth.keys import Key
+from holdfast.auth.keyring import Key
 from holdfast.auth.passwords import hasher
 from holdfast.auth.tokens import Claims
 from holdfast.auth.users import User, Users

@@ -18,7 +18,7 @@ from holdfast.auth import issuer, keys
 from holdfast.auth.exposure import check_browser, has_credentials
 from holdfast.auth.gate import Gate
 from holdfast.auth.issuer import FETCH_EVERY, IssuerKeys
-from holdfast.auth.keys import Key
+from holdfast.auth.keyring import Key
 from holdfast.broker.node import wall_clock
 from holdfast.config import Config
 from holdfast.config.kinds import KeyAddress

@@ -21,7 +21,8 @@ from joserfc.jwk import OctKey, RSAKey
 
 from holdfast.auth import keys, tokens
 from holdfast.auth.gate import Gate
-from holdfast.auth.keys import ALGORITHMS, Key, Keyring
+from holdfast.auth.keyring import Key, Keyring
+from holdfast.auth.keys import ALGORITHMS
 from holdfast.auth.principal import Action
 from holdfast.config.secret import SecretText
 from holdfast.errors import InvalidConfig, Unauthenticated

@@ -2,7 +2,7 @@
 
     gate.py        the entry point: tokens, passwords, certificates and anonymous callers become principals; rate limits
     principal.py   who a caller is, and what its scopes allow
-    keys.py        the keys of tokens, each bound to its algorithm
+    keyring.py     the keys of tokens, each bound to its algorithm (keys.py: read, made and used)
     issuer.py      the keys of an identity provider, fetched from it
     tokens.py      JWTs: signature, then claims, then a principal
     users.py       the users file
@@ -11,7 +11,7 @@
     watch.py       files that change while the server runs
     files.py       how such files are written
     audit.py       who did what (syncing.py: and that it is on disk)
-    audit_shipping.py  sends the audit log on (audit_places.py: to a webhook, to syslog)
+    audit_shipping.py  sends the audit log on (audit_places.py: to syslog; audit_webhook.py)
     rates.py       token buckets of namespaces
     tls.py         the server's side of TLS, and the subject of a client's certificate
     exposure.py    no listening beyond loopback without credentials

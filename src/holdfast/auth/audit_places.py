@@ -1,6 +1,6 @@
 """The places that the audit log can be sent to, and how each is spoken to.
 
-    Webhook   a POST of lines of JSON (NDJSON); anything but a 2xx is sent again
+    Webhook   a POST of lines of JSON (NDJSON); anything but a 2xx is sent again (audit_webhook.py)
     Syslog    one RFC 5424 message for each entry, over UDP, TCP (octet counting, RFC 6587) or a Unix socket
 
 `send` returns when the place has taken the entries, as far as its protocol can tell: a webhook says so; over TCP the
@@ -15,29 +15,19 @@ import fcntl
 import os
 import re
 import socket
-import ssl
 import struct
 import termios
-from base64 import b64encode
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Final, Protocol
 
-import httpcore
-import httpx
 import msgspec
 
-from holdfast import __version__, threads
 from holdfast.config.kinds import split_address
-from holdfast.config.secret import HIDDEN
-from holdfast.errors import InvalidConfig
 
 ANSWER_BYTES_MAX: Final = 1 << 16  # more of a response is not read; the connection is closed instead
 ACK_POLL_SECONDS: Final = 0.01
 UDP_BYTES_MAX: Final = 65_000
 """A datagram holds 65,507 bytes. A longer message is cut, as RFC 5424 allows: its hash then shows that it was."""
-
-_HEADERS: Final = [(b"content-type", b"application/x-ndjson"), (b"user-agent", f"holdfast/{__version__}".encode())]
 
 LOG_AUDIT: Final = 13  # the facility
 WARNING, INFORMATIONAL = 4, 6  # severities
@@ -55,54 +45,6 @@ class Place(Protocol):
 
     async def close(self) -> None:
         """Close the connection; the next `send` opens another."""
-
-
-class Webhook:
-    """An HTTP server that takes POSTs."""
-
-    def __init__(self, address: str) -> None:
-        try:
-            self._url = httpx.URL(address)
-        except httpx.InvalidURL as error:
-            raise InvalidConfig(field="audit.webhook", value=HIDDEN, problem=f"it is no address: {error}") from None
-        self._trusted: ssl.SSLContext | None = None
-        self._connections: httpcore.AsyncConnectionPool | None = None
-
-    async def send(self, lines: Sequence[bytes]) -> None:
-        connections = self._connections or await self._open()
-        url = self._url
-        body = b"".join(line + b"\n" for line in lines)
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        headers = [(b"host", url.netloc), *_HEADERS, *_authorization(url), (b"content-length", b"%d" % len(body))]
-        try:
-            async with connections.stream("POST", target, headers=headers, content=body) as response:
-                read = 0
-                async for chunk in response.aiter_stream():  # to its end, so that the connection can be used again
-                    read += len(chunk)
-                    if read > ANSWER_BYTES_MAX:
-                        break
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-            raise NotTaken(str(error) or type(error).__name__) from error
-        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise NotTaken(f"answered {response.status}")
-
-    async def _open(self) -> httpcore.AsyncConnectionPool:
-        if self._trusted is None:  # reading the certificates of the authorities takes 25 ms
-            self._trusted = await threads.run_in_thread("holdfast-audit-shipping", httpx.create_ssl_context)
-        self._connections = httpcore.AsyncConnectionPool(self._trusted, max_connections=1)
-        return self._connections
-
-    async def close(self) -> None:
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
-
-
-def _authorization(url: httpx.URL) -> list[tuple[bytes, bytes]]:
-    """The user and password of an address, as a caller sends them."""
-    if not url.userinfo:
-        return []
-    return [(b"authorization", b"Basic " + b64encode(f"{url.username}:{url.password}".encode()))]
 
 
 class Syslog:

@@ -25,7 +25,7 @@ import structlog
 from holdfast import threads
 from holdfast.auth import audit_chain, files
 from holdfast.auth.audit import AuditLog, numbered_files
-from holdfast.auth.audit_places import NotTaken, Place, Syslog, Webhook
+from holdfast.auth.audit_places import NotTaken, Place, Syslog
 from holdfast.config import Config
 from holdfast.units import MIB
 
@@ -87,6 +87,8 @@ class AuditShipping:
         self._tasks: list[asyncio.Task[None]] = []
         self._shipments: list[Shipment] = []
         if settings.enabled and settings.webhook:
+            from holdfast.auth.audit_webhook import Webhook  # noqa: PLC0415 - few servers need HTTP's client
+
             self._shipments.append(Shipment("webhook", Webhook(settings.webhook.reveal())))
         if settings.enabled and settings.syslog:
             self._shipments.append(Shipment("syslog", Syslog(settings.syslog)))

@@ -18,15 +18,14 @@ import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
-from holdfast.auth import exposure, keys, revoked, tokens, users
+from holdfast.auth import exposure, revoked, tokens, users
 from holdfast.auth.audit import LOGIN, OK, AuditLog
-from holdfast.auth.issuer import IssuerKeys
-from holdfast.auth.keys import Keyring
+from holdfast.auth.keyring import Key, Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
 from holdfast.auth.proxies import TrustedProxies
@@ -37,11 +36,14 @@ from holdfast.auth.tokens import Token
 from holdfast.auth.users import User, Users
 from holdfast.auth.watch import Watched
 from holdfast.broker.health import ComponentHealth
-from holdfast.config import Config
-from holdfast.config.secret import HIDDEN
+from holdfast.config import AuthSettings, Config
+from holdfast.config.secret import HIDDEN, SecretText
 from holdfast.errors import InvalidConfig, LoginThrottled, RateLimited, Unauthenticated
 from holdfast.quotas import Quotas
 from holdfast.units import INSTANT_MAX, MILLISECOND, SECOND
+
+if TYPE_CHECKING:
+    from holdfast.auth.issuer import IssuerKeys
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -90,7 +92,7 @@ class Gate:
         self.counts = Counts()
         self.audit = audit or AuditLog(config, clock)
         """Where fronts write who administered what."""
-        self._issuer = IssuerKeys(config.auth, clock) if config.auth.oidc_issuer or config.auth.jwks_url else None
+        self._issuer = _issuer_keys(config.auth, clock) if config.auth.oidc_issuer or config.auth.jwks_url else None
         self._open_files()
 
     async def start(self) -> None:
@@ -117,7 +119,7 @@ class Gate:
             self._keys = Watched(
                 "auth.key_file",
                 settings.key_file,
-                lambda content: keys.read(content, settings.keys_max),
+                lambda content: _read_keys(content, settings.keys_max),
                 lambda keyring: keyring.signing() is not None,
                 Keyring(),
                 settings.reload_interval,
@@ -364,7 +366,7 @@ class Gate:
             log.warning("some keys were ignored", setting="auth.key_file", reasons=keyring.skipped)
         if self._settings.token_secret:
             try:
-                keyring = Keyring((*keyring.keys, keys.from_secret(self._settings.token_secret)))
+                keyring = Keyring((*keyring.keys, _key_from_secret(self._settings.token_secret)))
             except ValueError as error:
                 raise InvalidConfig(field="auth.token_secret", value=HIDDEN, problem=f"it {error}") from None
         if self._issuer is not None:
@@ -441,3 +443,24 @@ def _difference(before: Users, after: Users) -> tuple[str, str, str]:
         ", ".join(sorted(before.by_name.keys() - after.by_name.keys())),
         ", ".join(sorted(changed)),
     )
+
+
+# Cryptography and HTTP's client are 15 MiB of memory: only a server that has keys imports them.
+
+
+def _read_keys(content: bytes, keys_max: int) -> Keyring:
+    from holdfast.auth import keys  # noqa: PLC0415
+
+    return keys.read(content, keys_max)
+
+
+def _key_from_secret(secret: SecretText) -> Key:
+    from holdfast.auth import keys  # noqa: PLC0415
+
+    return keys.from_secret(secret)
+
+
+def _issuer_keys(settings: AuthSettings, clock: Callable[[], int]) -> IssuerKeys:
+    from holdfast.auth.issuer import IssuerKeys  # noqa: PLC0415
+
+    return IssuerKeys(settings, clock)

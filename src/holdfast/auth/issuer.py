@@ -25,7 +25,7 @@ import structlog
 
 from holdfast import __version__
 from holdfast.auth import keys
-from holdfast.auth.keys import Keyring
+from holdfast.auth.keyring import Keyring
 from holdfast.broker.health import ComponentHealth
 from holdfast.config import AuthSettings
 from holdfast.errors import InvalidConfig

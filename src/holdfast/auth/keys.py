@@ -1,4 +1,4 @@
-"""The keys that tokens are signed and checked with.
+"""Reads and makes the keys that tokens are signed and checked with, and uses them.
 
 A key has one algorithm, which follows from what the key is, never from what a token says:
 
@@ -25,9 +25,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
-from joserfc.errors import JoseError, SecurityWarning
+from joserfc import jws
+from joserfc.errors import JoseError, SecurityWarning, UnsupportedAlgorithmError
+from joserfc.jwa import JWSAlgModel
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
 
+from holdfast.auth.keyring import Key, Keyring
 from holdfast.auth.watch import Emptied
 from holdfast.config.secret import SecretText
 
@@ -42,68 +46,6 @@ SECRET_BYTES_MIN: Final = 32
 
 _PEM_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
 _NOT_OURS: Final = ("alg", "use", "key_ops", "kid", "x5c", "x5t", "x5t#S256", "x5u", "ext")
-
-
-class Key(msgspec.Struct, frozen=True):
-    """One key, bound to its algorithm."""
-
-    jose: JoseKey
-    algorithm: str
-    thumbprint: str
-    """RFC 7638: names the key by what it is. Of a secret it is a hash, and stays inside."""
-
-    kid: str | None = None
-    from_issuer: bool = False
-    """Fetched from the identity provider, and so for its tokens only."""
-
-    @property
-    def credential(self) -> str:
-        """What callers are authenticated by whose tokens it has signed."""
-        return f"{'oidc' if self.from_issuer else 'key'}:{self.thumbprint}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The `alg` values that mean its algorithm; RFC 9864 gave EdDSA with this curve a second name."""
-        return ("EdDSA", "Ed25519") if self.algorithm == "EdDSA" else (self.algorithm,)
-
-    @property
-    def can_sign(self) -> bool:
-        return self.jose.is_private
-
-    def public(self) -> dict[str, object]:
-        """As a JWK without its private part."""
-        if isinstance(self.jose, OctKey):
-            raise TypeError("a secret has no public part")
-        return self._named(self.jose.as_dict(private=False))
-
-    def private(self) -> dict[str, object]:
-        """As a JWK with everything."""
-        return self._named(self.jose.as_dict(private=True))
-
-    def _named(self, jwk: object) -> dict[str, object]:
-        assert isinstance(jwk, dict)
-        return {**jwk, "kid": self.kid or self.thumbprint, "alg": self.algorithm, "use": "sig"}
-
-
-class Keyring(msgspec.Struct, frozen=True):
-    """All keys in force."""
-
-    keys: tuple[Key, ...] = ()
-    skipped: tuple[str, ...] = ()
-    """Keys of a JWKS that are of no use here, and why. Those of an identity provider are for many purposes."""
-
-    def fitting(self, algorithm: str, kid: str | None) -> list[Key]:
-        """The keys that a token with this header may be signed with. A named key is taken by its name; keys without a
-        name fit a token with any, but come after: a stranger's name for a key must not hide one of ours."""
-        fitting = [key for key in self.keys if algorithm in key.names]
-        if kid is None:
-            return fitting
-        named = [key for key in fitting if kid in (key.kid, key.thumbprint)]
-        return named + [key for key in fitting if key.kid is None and key not in named]
-
-    def signing(self) -> Key | None:
-        """The first key that can sign."""
-        return next((key for key in self.keys if key.can_sign), None)
 
 
 def from_secret(secret: SecretText) -> Key:
@@ -266,3 +208,35 @@ def _bound(jose: JoseKey, kid: str | None) -> Key:
 def as_document(keys: Iterable[dict[str, object]]) -> bytes:
     """A JWKS, indented."""
     return msgspec.json.format(msgspec.json.encode({"keys": list(keys)}), indent=2) + b"\n"
+
+
+# --- signatures -----------------------------------------------------------------------------------------------------
+
+
+class _OneAlgorithm(JWSRegistry):
+    """The library's rules with the key's algorithm instead of a list to choose from."""
+
+    max_header_length = 4096
+    max_signature_length = 2048
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(strict_check_header=False)
+        self._key = key
+
+    def get_alg(self, name: str) -> JWSAlgModel:
+        if name not in self._key.names:
+            raise UnsupportedAlgorithmError(name)
+        return self.algorithms[self._key.algorithm]
+
+
+def sign(header: dict[str, str], payload: bytes, key: Key) -> str:
+    """A token (JWS, compact)."""
+    return jws.serialize_compact(header, payload, key.jose, registry=_OneAlgorithm(key))
+
+
+def signed_payload(text: str, key: Key) -> bytes | None:
+    """What a token says, or None if it was not signed with this key."""
+    try:
+        return jws.deserialize_compact(text, key.jose, registry=_OneAlgorithm(key)).payload
+    except (JoseError, ValueError, RecursionError):
+        return None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from cryptography import x509
 
 from holdfast.config import TlsSettings
 from holdfast.errors import InvalidConfig
@@ -113,6 +112,8 @@ def peer_subject(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> str | None
     certificate = ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None
     if certificate is None:
         return None
+    from cryptography import x509  # noqa: PLC0415 - 9 MiB of memory, for servers that have such clients
+
     try:
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError as error:  # OpenSSL was content with it; what cannot be read names nobody

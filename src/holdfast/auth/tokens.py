@@ -16,12 +16,8 @@ from base64 import urlsafe_b64decode
 from typing import Final
 
 import msgspec
-from joserfc import jws
-from joserfc.errors import JoseError, UnsupportedAlgorithmError
-from joserfc.jwa import JWSAlgModel
-from joserfc.jws import JWSRegistry
 
-from holdfast.auth.keys import Key, Keyring
+from holdfast.auth.keyring import Key, Keyring
 from holdfast.auth.principal import Principal, Scope
 from holdfast.config import AuthSettings
 from holdfast.config.kinds import Name
@@ -66,22 +62,6 @@ class Token(msgspec.Struct, frozen=True):
     key: Key
 
 
-class _OneAlgorithm(JWSRegistry):
-    """The library's rules with the key's algorithm instead of a list to choose from."""
-
-    max_header_length = 4096
-    max_signature_length = 2048
-
-    def __init__(self, key: Key) -> None:
-        super().__init__(strict_check_header=False)
-        self._key = key
-
-    def get_alg(self, name: str) -> JWSAlgModel:
-        if name not in self._key.names:
-            raise UnsupportedAlgorithmError(name)
-        return self.algorithms[self._key.algorithm]
-
-
 def looks_like_token(text: str) -> bool:
     """Whether a password is more likely a token: it has the form, and begins as JSON in base64 does."""
     return text.startswith("eyJ") and _FORM.fullmatch(text) is not None
@@ -89,10 +69,12 @@ def looks_like_token(text: str) -> bool:
 
 def sign(claims: Claims, key: Key) -> str:
     """A token in the usual form."""
+    from holdfast.auth import keys  # noqa: PLC0415 - a server without keys does without its libraries
+
     header = {"typ": "JWT", "alg": key.algorithm}
     if key.kid or key.algorithm != "HS256":  # a secret's thumbprint is not for others
         header["kid"] = key.kid or key.thumbprint
-    return jws.serialize_compact(header, msgspec.json.encode(claims), key.jose, registry=_OneAlgorithm(key))
+    return keys.sign(header, msgspec.json.encode(claims), key)
 
 
 def header_of(text: str, bytes_max: int) -> Header:
@@ -121,12 +103,12 @@ def check_signature(text: str, keyring: Keyring, bytes_max: int) -> Token:
     candidates = keyring.fitting(header.alg, header.kid)
     if not candidates:
         raise Unauthenticated(problem="no key here fits the token's `alg` and `kid`")
+    from holdfast.auth import keys  # noqa: PLC0415 - see `sign`
+
     for key in candidates:
-        try:
-            payload = jws.deserialize_compact(text, key.jose, registry=_OneAlgorithm(key)).payload
-        except (JoseError, ValueError, RecursionError):
-            continue
-        return Token(header, _claims(payload), key)
+        payload = keys.signed_payload(text, key)
+        if payload is not None:
+            return Token(header, _claims(payload), key)
     raise Unauthenticated(problem="the token's signature is not good")
 
 

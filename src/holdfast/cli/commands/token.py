@@ -22,7 +22,7 @@ from holdfast.errors import InvalidArgument, Unauthenticated
 from holdfast.units import DAY, SECOND, format_instant, parse_duration
 
 if TYPE_CHECKING:
-    from holdfast.auth.keys import Keyring
+    from holdfast.auth.keyring import Keyring
     from holdfast.auth.revoked import Revocation
 
 # The libraries that sign are imported by the commands that need them: the others should start quickly.
@@ -299,7 +299,7 @@ def _plain(name: str, value: object) -> str:
 
 
 def _keyring(settings: AuthSettings, path: Path | None) -> Keyring:
-    from holdfast.auth import keys  # noqa: PLC0415
+    from holdfast.auth import keyring, keys  # noqa: PLC0415
 
     path = path or settings.key_file
     if path is not None:
@@ -307,7 +307,7 @@ def _keyring(settings: AuthSettings, path: Path | None) -> Keyring:
     if not settings.token_secret:
         raise click.UsageError("Which key? Give --key, or set auth.key_file. `holdfast token key` creates one.")
     try:
-        return keys.Keyring((keys.from_secret(settings.token_secret),))
+        return keyring.Keyring((keys.from_secret(settings.token_secret),))
     except ValueError as error:
         raise InvalidArgument(field="The setting auth.token_secret", problem=str(error)) from None
 
