@@ -14,22 +14,27 @@ from queue import SimpleQueue
 
 Job = Callable[[], None]
 
+Ended = tuple["asyncio.Future[object]", object, BaseException | None]
+"""What waits for a function that has ended, and what it returned or raised."""
+
 
 class ThreadPool:
-    """Runs functions on up to `size` threads, which it starts as they are needed and keeps."""
+    """Runs functions on up to `size` threads, which it starts as they are needed and keeps. Used from one loop."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = size
         self._name = name
+        self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._ended: list[Ended] = []  # under the lock
+        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._busy = 0
 
     async def run(self, function: Callable[[], object]) -> object:
         """Run a function and return its result. If the caller is cancelled, the function runs on: a thread cannot be
         stopped."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[object] = loop.create_future()
+        done: asyncio.Future[object] = self._loop.create_future()
         context = contextvars.copy_context()
 
         def job() -> None:
@@ -39,8 +44,7 @@ class ThreadPool:
                 result = context.run(function)
             except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits
                 failure = error
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_finish, done, result, failure)
+            self._end(done, result, failure)
 
         self._busy += 1
         if self._busy > len(self._threads) and len(self._threads) < self._size:
@@ -50,6 +54,22 @@ class ThreadPool:
             return await done
         finally:
             self._busy -= 1
+
+    def _end(self, done: asyncio.Future[object], result: object, failure: BaseException | None) -> None:
+        """A function has ended, on its thread. The loop is woken once for all that end until it looks: waking it costs
+        more than a quick function."""
+        with self._lock:
+            first = not self._ended
+            self._ended.append((done, result, failure))
+        if first and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        """On the loop."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        for done, result, failure in ended:
+            _resolve(done, result, failure)
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
@@ -66,7 +86,7 @@ class ThreadPool:
             self._jobs.put(None)
 
 
-def _finish(done: asyncio.Future[object], result: object, failure: BaseException | None) -> None:
+def _resolve(done: asyncio.Future[object], result: object, failure: BaseException | None) -> None:
     if done.done():
         return
     if failure is None:
