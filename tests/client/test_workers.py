@@ -471,6 +471,18 @@ async def test_an_error_that_no_waiting_can_mend_ends_all_of_them(client: Client
         await Workers().serve(client)
 
 
+async def test_an_error_that_is_not_the_servers_ends_them_too(broker: Broker) -> None:
+    def broken() -> str:
+        raise LookupError("no token today")
+
+    @worker("jobs")
+    async def handle(job: int) -> None: ...
+
+    async with Client("http://localhost", token=broken, transport=broker.transport()) as client:
+        with pytest.raises(LookupError, match="no token today"):
+            await Workers(handle).serve(client)
+
+
 async def test_a_server_that_comes_back_is_served_again(caplog: pytest.LogCaptureFixture) -> None:
     seen: asyncio.Queue[str] = asyncio.Queue()
     stop = asyncio.Event()

@@ -22,7 +22,7 @@ from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
 from holdfast.client.workers.thread_pool import ThreadPool
 from holdfast.client.workers.worker import Middleware, Worker, settle_reliably
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import InvalidArgument
 
 log = logging.getLogger("holdfast.client")
 
@@ -91,7 +91,7 @@ class Workers:
             finished = await asyncio.gather(*(loop.drain(self._drain_seconds) for loop in loops))
             results = await asyncio.gather(*running, return_exceptions=True)
         for result in results:
-            if isinstance(result, HoldfastError):
+            if result is not None:
                 raise result
         return all(finished)
 
