@@ -230,12 +230,17 @@ async def test_credentials_are_sent_and_a_token_may_be_made_anew_for_each_reques
 
     tokens = iter(["one", "two"])
     monkeypatch.setenv("HOLDFAST_TOKEN", "three")
-    for options in ({"token": lambda: next(tokens)}, {}, {"user": "u", "password": "p"}):
-        async with Client("http://test", transport=httpx.MockTransport(handler), **options) as client:
+    for options in (
+        {"token": lambda: next(tokens)},
+        {},
+        {"user": "u", "password": "p"},
+        {"url": "http://u:p@test"},
+    ):
+        async with Client(transport=httpx.MockTransport(handler), **{"url": "http://test"} | options) as client:
             for _ in range(2 if "token" in options else 1):
                 with pytest.raises(Unauthenticated):
                     await client.queue("jobs")
-    assert seen == ["Bearer one", "Bearer two", "Bearer three", "Basic dTpw"]
+    assert seen == ["Bearer one", "Bearer two", "Bearer three", "Basic dTpw", "Basic dTpw"]
 
 
 async def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import secrets
 import socket
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from types import TracebackType
@@ -29,6 +30,7 @@ import httpx
 from holdfast import __version__, wire
 from holdfast.client import calls
 from holdfast.client.batchers import CallBatcher, add_bounded
+from holdfast.client.connections import Connections
 from holdfast.client.consumer import Consumer, release_all
 from holdfast.client.drafts import Properties, chunks, draft, each, grouped, size_of
 from holdfast.client.lease_extender import LeaseExtender
@@ -93,23 +95,21 @@ class Client:
         name: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        address = checked_url(url or os.environ.get("HOLDFAST_URL") or URL)
+        if user is None and address.username:
+            user, password = address.username, address.password
         if token is None and user is None:
             token = os.environ.get("HOLDFAST_TOKEN") or None
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         """The consumer's name, which others see beside its leases."""
         timeout_seconds = seconds(timeout, "timeout")
-        address = checked_url(url or os.environ.get("HOLDFAST_URL") or URL)
-        http = httpx.AsyncClient(
-            base_url=address,
-            auth=(user, password or "") if user is not None else None,
-            verify=as_context(tls or Tls()) if address.scheme == "https" else False,
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=CONNECTIONS_IDLE),
-            headers={"user-agent": f"holdfast-python/{__version__}"},
-            timeout=timeout_seconds,
-            transport=transport,
-            trust_env=False,  # ignore proxy settings of the environment: they are meant for the web, not for a broker
-        )
-        self._transport = Transport(http, retries, timeout_seconds, connections, token)
+        if transport is None:
+            context = as_context(tls or Tls()) if address.scheme == "https" else None
+            transport = Connections(address, context, CONNECTIONS_IDLE)
+        headers = {"user-agent": f"holdfast-python/{__version__}"}
+        if user is not None:
+            headers["authorization"] = "Basic " + b64encode(f"{user}:{password or ''}".encode()).decode()
+        self._transport = Transport(transport, address, headers, retries, timeout_seconds, connections, token)
         self._retries = retries
         self._settling: dict[tuple[str, str], CallBatcher[wire.Settlement, str | None]] = {}
         self._sending: dict[str, CallBatcher[wire.Draft, Sent]] = {}

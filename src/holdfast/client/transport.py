@@ -6,8 +6,8 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, nullcontext
 from typing import TypeVar
 
 import httpx
@@ -24,6 +24,8 @@ Token = str | Callable[[], str]
 
 POLLS_PERCENT = 90
 """How many of the connections long polls may use."""
+
+URLS_MAX = 256  # that are kept
 
 PERHAPS_DONE = "What was asked for may or may not have been done."
 
@@ -50,29 +52,36 @@ class Transport:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        connections: httpx.AsyncBaseTransport,
+        url: httpx.URL,
+        headers: Mapping[str, str],
         retries: Retries,
         timeout_seconds: float,
-        connections: int,
+        connections_max: int,
         token: Token | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._http = http
+        """`headers` go with every request."""
+        self._connections = connections
+        self._url = url
+        self._path = url.raw_path.partition(b"?")[0].rstrip(b"/")
+        self._urls: dict[str, httpx.URL] = {}
+        self._common_headers = {**_HEADERS, **headers}
         self._retries = retries
         self._timeout = timeout_seconds
         self._token = token
         self._chance = chance
-        # Calls wait for a connection here: httpx scans all waiting calls each time a connection is free. Long polls
-        # leave some connections to other calls, or an ack would wait until a message arrives.
-        self._slots = asyncio.Semaphore(connections)
-        self._polls = asyncio.Semaphore(max(connections * POLLS_PERCENT // 100, 1))
+        # Calls wait for a connection here. Long polls leave some to other calls, or an ack would wait until a message
+        # arrives.
+        self._slots = asyncio.Semaphore(connections_max)
+        self._polls = asyncio.Semaphore(max(connections_max * POLLS_PERCENT // 100, 1))
 
     @property
     def url(self) -> str:
-        return str(self._http.base_url).rstrip("/")
+        return str(self._url).rstrip("/")
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._connections.aclose()
 
     async def perform(self, call: Call[Answer], retries: Retries | None = None) -> Answer:
         """The result of the call, with retries; raises the error of the last attempt."""
@@ -93,22 +102,37 @@ class Transport:
                 return _given_up(call, answer, unanswered)
             await asyncio.sleep(pause)
 
-    def _headers(self, call: Call[Answer]) -> dict[str, str]:
-        headers = dict(_HEADERS) | dict(call.headers)
+    def _request(self, call: Call[Answer], wait_seconds: float) -> httpx.Request:
+        headers = {**self._common_headers, **dict(call.headers)}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token if isinstance(self._token, str) else self._token()}"
-        return headers
+        limits = {"connect": self._timeout, "read": self._timeout + wait_seconds}
+        return httpx.Request(
+            call.method,
+            self._url_of(call.path),
+            headers=headers,
+            content=call.body or None,
+            extensions={"timeout": limits},
+        )
+
+    def _url_of(self, path: str) -> httpx.URL:
+        """To make one takes longer than to send a request; most calls are for the same few."""
+        url = self._urls.get(path)
+        if url is None:
+            if len(self._urls) >= URLS_MAX:
+                self._urls.clear()
+            url = self._urls[path] = self._url.copy_with(raw_path=self._path + path.encode("ascii"))
+        return url
 
     async def lines(self, call: Call[Answer]) -> AsyncGenerator[Answer, None]:
         """The lines of a streamed response, each decoded as it arrives. The request is sent once; a connection that
         breaks raises an error, and so does the end of the response."""
+        request = self._request(call, 0.0)
         try:
             async with (
                 self._polls,
                 self._slots,
-                self._http.stream(
-                    call.method, call.path, headers=self._headers(call), timeout=self._timeout
-                ) as response,
+                aclosing(await self._connections.handle_async_request(request)) as response,
             ):
                 if not response.is_success:
                     problem = problem_of(response.status_code, await response.aread(), self.url)
@@ -129,13 +153,11 @@ class Transport:
             raise AnswerUnreadable(url=self.url, status=response.status_code, problem=str(error)) from None
 
     async def _attempt(self, call: Call[Answer]) -> Answer | _Failure:
-        headers = self._headers(call)
-        timeout = httpx.Timeout(self._timeout, read=self._timeout + call.wait_seconds)
+        request = self._request(call, call.wait_seconds)
         try:
             async with self._polls if call.wait_seconds else nullcontext(), self._slots:
-                response = await self._http.request(
-                    call.method, call.path, content=call.body or None, headers=headers, timeout=timeout
-                )
+                response = await self._connections.handle_async_request(request)
+                await response.aread()
         except httpx.TransportError as error:
             return self._failure(error)
         if response.is_success:

@@ -57,7 +57,6 @@ def worker(
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs every request
     app = _load(target, app_dir, drain)
     if settings().namespace is not None:
         with connected():
