@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -250,14 +251,13 @@ async def test_a_receiver_that_hangs_does_not_hold_up_the_stop(start: Start, mon
         await reader.read()
         writer.close()
 
-    hanging = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = hanging.sockets[0].getsockname()[1]
-    server = await start(webhook=SecretText(f"http://127.0.0.1:{port}/"))
-    server.write(1)
-    await accepted.wait()
-    await asyncio.wait_for(server.stop(), PATIENCE_SECONDS)
-    assert server.audit.unshipped == 1
-    hanging.close()
+    with closing(await asyncio.start_server(hang, "127.0.0.1", 0)) as hanging:
+        port = hanging.sockets[0].getsockname()[1]
+        server = await start(webhook=SecretText(f"http://127.0.0.1:{port}/"))
+        server.write(1)
+        await accepted.wait()
+        await asyncio.wait_for(server.stop(), PATIENCE_SECONDS)
+        assert server.audit.unshipped == 1
 
 
 # --- syslog -----------------------------------------------------------------------------------------------------------
@@ -332,30 +332,26 @@ class Stream:
 
 async def test_syslog_over_tcp_counts_octets_and_sends_again_after_a_lost_connection(start: Start) -> None:
     stream = Stream()
-    listening = await asyncio.start_server(stream.accept, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    server = await start(syslog=f"tcp://127.0.0.1:{port}")
-    server.write(2)
-    await until(lambda: stream.numbers == [1, 2] and server.audit.unshipped == 0)
-    listening.close()
+    with closing(await asyncio.start_server(stream.accept, "127.0.0.1", 0)) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        server = await start(syslog=f"tcp://127.0.0.1:{port}")
+        server.write(2)
+        await until(lambda: stream.numbers == [1, 2] and server.audit.unshipped == 0)
     stream.writers[0].transport.abort()  # while nothing is sent: the next entry goes into a dead connection
     server.write(2)
     await until(lambda: server.shipping.unshipped == 2)
     second = Stream()
-    listening = await asyncio.start_server(second.accept, "127.0.0.1", port)
-    await until(lambda: server.audit.unshipped == 0)
-    assert second.numbers == [3, 4]
-    listening.close()
+    with closing(await asyncio.start_server(second.accept, "127.0.0.1", port)):
+        await until(lambda: second.numbers == [3, 4] and server.audit.unshipped == 0)
 
 
 async def test_syslog_over_a_unix_socket_that_is_a_stream(start: Start, tmp_path: Path) -> None:
     stream = Stream()
-    listening = await asyncio.start_unix_server(stream.accept, tmp_path / "log")
-    server = await start(syslog=f"unix://{tmp_path}/log")
-    server.write(600, text="ä\n")
-    await until(lambda: len(stream.messages) >= 600)
-    assert stream.numbers == list(range(1, 601))
-    listening.close()
+    with closing(await asyncio.start_unix_server(stream.accept, tmp_path / "log")):
+        server = await start(syslog=f"unix://{tmp_path}/log")
+        server.write(600, text="ä\n")
+        await until(lambda: len(stream.messages) >= 600)
+        assert stream.numbers == list(range(1, 601))
 
 
 async def test_a_place_that_is_away_does_not_hold_up_the_other(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 import trustme
@@ -173,13 +174,12 @@ async def test_a_receiver_shows_a_certificate_for_its_name(host: str, good: bool
         writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=served)
-    port = server.sockets[0].getsockname()[1]
     settings = WebhookSettings(allow=("127.0.0.0/8",), attempts=1)
     webhooks = Webhooks(settings, lambda: trusted, resolve=lambda _host, _port: ["127.0.0.1"])
-    await webhooks.start()
-    webhooks.offer(alert(f"https://{host}:{port}/"))
-    await settled(webhooks)
-    await webhooks.stop()
-    server.close()
+    with closing(await asyncio.start_server(accept, "127.0.0.1", 0, ssl=served)) as server:
+        port = server.sockets[0].getsockname()[1]
+        await webhooks.start()
+        webhooks.offer(alert(f"https://{host}:{port}/"))
+        await settled(webhooks)
+        await webhooks.stop()
     assert (webhooks.counters.sent, len(called)) == (int(good), int(good))
