@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.deadletter import check_dead_queue, check_unused, dead_queue_users, make_dead_letter
+from holdfast.core.deadletter import check_dead_queue, check_unused, make_dead_letter
 from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate
-from holdfast.core.queue import DEAD_QUEUE_CONFIG, DeadLetterPolicy, QueueConfig, QueueRecord
+from holdfast.core.queue import DeadLetterPolicy, QueueConfig, QueueRecord
 from holdfast.core.records import Extra, Message, Origin
 from holdfast.errors import DeadQueueInvalid, QueueInUse
 
@@ -18,57 +18,43 @@ def named(queue: str) -> QueueConfig:
     return QueueConfig(dlq=DeadLetterPolicy(queue=queue))
 
 
-def queues(*, closing: bool = False, **configs: QueueConfig) -> dict[str, QueueRecord]:
-    return {
-        name: QueueRecord("default", name, config, (1,), 0, closing=closing and name == "graves")
-        for name, config in configs.items()
-    }
+def graves(config: QueueConfig = NONE, *, closing: bool = False) -> QueueRecord:
+    return QueueRecord("default", "graves", config, (1,), 0, closing=closing)
 
 
 def test_a_dead_queue_that_exists_and_has_none_itself_is_allowed() -> None:
-    check_dead_queue("tasks", named("graves"), queues(graves=NONE))
+    check_dead_queue("tasks", named("graves"), graves(), [])
 
 
 def test_an_automatic_dead_queue_and_none_at_all_need_nothing() -> None:
-    check_dead_queue("tasks", QueueConfig(), {})
-    check_dead_queue("tasks", NONE, {})
+    check_dead_queue("tasks", QueueConfig(), None, [])
+    check_dead_queue("tasks", NONE, None, ["mail"])
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "others", "problem"),
+    ("name", "config", "target", "users", "problem"),
     [
-        ("tasks", named("graves"), {}, "that queue does not exist; create it first"),
-        ("tasks", named("graves"), queues(graves=NONE, closing=True), "that queue does not exist"),
-        ("tasks", named("tasks"), {}, "a queue cannot be its own dead queue"),
-        ("tasks", named("graves"), queues(graves=QueueConfig()), "that queue has a dead queue of its own"),
-        ("graves", named("pits"), queues(tasks=named("graves"), pits=NONE), "is itself a dead queue"),
-        ("graves", QueueConfig(), queues(tasks=named("graves")), "is itself a dead queue"),
-        ("dlq/tasks", QueueConfig(), {}, "is itself a dead queue"),
+        ("tasks", named("graves"), None, [], "that queue does not exist; create it first"),
+        ("tasks", named("graves"), graves(closing=True), [], "that queue does not exist"),
+        ("graves", named("graves"), graves(), [], "a queue cannot be its own dead queue"),
+        ("tasks", named("graves"), graves(QueueConfig()), [], "that queue has a dead queue of its own"),
+        ("pits", named("graves"), graves(), ["tasks"], "is itself a dead queue"),
+        ("pits", QueueConfig(), None, ["tasks"], "is itself a dead queue"),
+        ("dlq/tasks", QueueConfig(), None, [], "is itself a dead queue"),
     ],
 )
 def test_what_cannot_be_a_dead_queue(
-    name: str, config: QueueConfig, others: dict[str, QueueRecord], problem: str
+    name: str, config: QueueConfig, target: QueueRecord | None, users: list[str], problem: str
 ) -> None:
     with pytest.raises(DeadQueueInvalid) as refused:
-        check_dead_queue(name, config, others)
+        check_dead_queue(name, config, target, users)
     assert problem in str(refused.value)
 
 
 def test_a_dead_queue_in_use_cannot_be_deleted() -> None:
-    both = queues(graves=NONE, tasks=named("graves"), mail=named("graves"))
-    assert dead_queue_users("graves", both) == ["mail", "tasks"]
     with pytest.raises(QueueInUse, match="it is the dead queue of 'mail', 'tasks'"):
-        check_unused("graves", both)
-    check_unused("tasks", both)
-
-
-def test_an_automatic_dead_queue_is_in_use_while_its_queue_is_there() -> None:
-    automatic = {
-        "tasks": QueueRecord("default", "tasks", QueueConfig(), (1,), 0),
-        "dlq/tasks": QueueRecord("default", "dlq/tasks", DEAD_QUEUE_CONFIG, (2,), 0, automatic=True),
-    }
-    with pytest.raises(QueueInUse):
-        check_unused("dlq/tasks", automatic)
+        check_unused("graves", ["mail", "tasks"])
+    check_unused("tasks", [])
 
 
 def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:

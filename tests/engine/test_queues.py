@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from holdfast.core.commands import Draft, Verb
 from holdfast.core.leasing import DEAD_LETTER_BACKOFF
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table
+from holdfast.engine.catalog import QueueName
 from holdfast.engine.cursors import cursor_commit, cursor_ends, cursor_read
 from holdfast.engine.engine import Limits
 from holdfast.engine.groups import create_group, delete_group, ensure_group
@@ -80,10 +83,68 @@ def test_captures_are_those_of_the_queues_there_are(memory: Rig) -> None:
     memory.create_queue(OTHER)
     assert memory.engine.catalog.captures == {TASKS: ("a/+",)}
     assert set(memory.engine.queues) == {TASKS, OTHER}
-    assert set(memory.engine.catalog.records("default")) == {"tasks", "other"}
-    assert memory.engine.catalog.records("elsewhere") == {}
     memory.run(delete_queue(memory.engine, TASKS, memory.clock))
     assert memory.engine.catalog.captures == {}
+
+
+def test_a_namespace_has_what_its_queues_have_together(memory: Rig) -> None:
+    def totals(namespace: str) -> tuple[int, int, int]:
+        found = memory.engine.catalog.totals(namespace)
+        return found.queues, found.partitions, found.webhooks
+
+    memory.create_queue(partitions=2)
+    memory.create_queue(OTHER, partitions=3, dlq={"alert_webhook": "https://alerts.example"})
+    memory.create_queue(("elsewhere", "tasks"), partitions=1)
+    assert (totals("default"), totals("elsewhere"), totals("nowhere")) == ((2, 5, 1), (1, 1, 0), (0, 0, 0))
+    update_queue(memory.engine, OTHER, {"partitions": 4, "dlq": {"alert_webhook": ""}}, memory.now)
+    memory.restart()
+    assert totals("default") == (2, 6, 0)
+    memory.run(delete_queue(memory.engine, TASKS, memory.clock))
+    memory.run(delete_queue(memory.engine, ("elsewhere", "tasks"), memory.clock))
+    assert (totals("default"), totals("elsewhere")) == ((1, 4, 0), (0, 0, 0))
+
+
+def test_the_users_of_a_dead_queue_are_those_that_name_it_now_and_its_own_queue(memory: Rig) -> None:
+    users = memory.engine.catalog.dead_queue_users
+    memory.create_queue(("default", "graves"), dlq={"enabled": False})
+    memory.create_queue(("elsewhere", "graves"), dlq={"enabled": False})
+    memory.create_queue(OTHER, dlq={"queue": "graves"})
+    memory.create_queue(TASKS, dlq={"queue": "graves"})
+    assert users(("default", "graves")) == ["other", "tasks"]
+    assert (users(("elsewhere", "graves")), users(DEAD)) == ([], [])
+    update_queue(memory.engine, TASKS, {"dlq": {"queue": ""}}, memory.now)
+    assert (users(("default", "graves")), users(DEAD)) == (["other"], ["tasks"])
+    deletion = delete_queue(memory.engine, OTHER, memory.clock)
+    next(deletion)  # it is marked
+    assert users(("default", "graves")) == []
+    memory.run(deletion)
+    memory.run(delete_queue(memory.engine, ("default", "graves"), memory.clock))
+    with pytest.raises(DeadQueueInvalid, match="does not exist"):
+        memory.create_queue(OTHER, dlq={"queue": "graves"})
+
+
+def test_a_queue_is_created_changed_and_deleted_at_the_same_cost_however_many_there_are(memory: Rig) -> None:
+    def calls(name: QueueName) -> int:
+        count = 0
+
+        def called(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(called)
+        try:
+            memory.create_queue(name, partitions=1)
+            update_queue(memory.engine, name, {"max_depth": 7}, memory.now)
+            memory.run(delete_queue(memory.engine, name, memory.clock))
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(("default", "first"))  # what is cached is
+    among_none = calls(("default", "among-none"))
+    for number in range(200):
+        memory.create_queue(("default", f"q-{number}"), partitions=1)
+    assert calls(("default", "among-many")) <= among_none + 20
 
 
 def test_a_purge_leaves_what_is_leased(cell: Rig) -> None:

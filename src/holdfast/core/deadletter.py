@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from holdfast.core.commands import Draft
 from holdfast.core.effects import DeadLetterCandidate
-from holdfast.core.queue import DEAD_PREFIX, QueueConfig, QueueRecord, dead_queue_of
+from holdfast.core.queue import DEAD_PREFIX, QueueConfig, QueueRecord
 from holdfast.core.records import Origin
 from holdfast.core.workflow import inherited, visible_state
 from holdfast.errors import DeadQueueInvalid, QueueInUse
@@ -32,10 +32,11 @@ def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft
     return Draft(message.payload, message.priority, 0, -1, extra)
 
 
-def check_dead_queue(name: str, config: QueueConfig, queues: Mapping[str, QueueRecord]) -> None:
-    """Whether `name` may have the dead queue that `config` names, among the queues of its namespace."""
+def check_dead_queue(name: str, config: QueueConfig, target: QueueRecord | None, users: Sequence[str]) -> None:
+    """Whether `name`, to which the dead letters of `users` go, may have the dead queue that `config` names: `target`,
+    if there is such a queue."""
     chosen = config.dlq.queue
-    if config.dlq.enabled and (name.startswith(DEAD_PREFIX) or dead_queue_users(name, queues)):
+    if config.dlq.enabled and (name.startswith(DEAD_PREFIX) or users):
         raise DeadQueueInvalid(
             value=chosen or DEAD_PREFIX + name,
             problem=f"{name!r} is itself a dead queue and can have none (set dlq.enabled to false)",
@@ -44,7 +45,6 @@ def check_dead_queue(name: str, config: QueueConfig, queues: Mapping[str, QueueR
         return
     if chosen == name:
         raise DeadQueueInvalid(value=chosen, problem="a queue cannot be its own dead queue")
-    target = queues.get(chosen)
     if target is None or target.closing:
         raise DeadQueueInvalid(value=chosen, problem="that queue does not exist; create it first")
     if target.config.dlq.enabled:
@@ -54,17 +54,7 @@ def check_dead_queue(name: str, config: QueueConfig, queues: Mapping[str, QueueR
         )
 
 
-def dead_queue_users(name: str, queues: Mapping[str, QueueRecord]) -> list[str]:
-    """The queues whose dead letters go to `name`, by their configuration or as their automatic dead queue."""
-    return sorted(
-        record.name
-        for record in queues.values()
-        if record.name != name and not record.closing and dead_queue_of(record.name, record.config) == name
-    )
-
-
-def check_unused(name: str, queues: Mapping[str, QueueRecord]) -> None:
+def check_unused(name: str, users: Sequence[str]) -> None:
     """A dead queue can't be deleted while other queues point to it."""
-    users = dead_queue_users(name, queues)
     if users:
         raise QueueInUse(queue=name, users=", ".join(repr(user) for user in users))

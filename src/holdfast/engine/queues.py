@@ -54,7 +54,7 @@ def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
         raise QueueExists(queue=name[1])
     config = from_fields(fields)
     _check_webhooks(engine, name, config)
-    check_dead_queue(name[1], config, engine.catalog.records(name[0]))
+    _check_dead_queue(engine, name, config)
     return add_queue(engine, name, config, now).record
 
 
@@ -68,8 +68,9 @@ def add_queue(engine: Engine, name: QueueName, config: QueueConfig, now: int, au
         )
     if not automatic:  # a dead letter must have somewhere to go
         quotas, namespace = engine.limits.quotas, name[0]
-        quotas.check(namespace, Quota.QUEUES, count_queues(engine, namespace))
-        quotas.check(namespace, Quota.PARTITIONS, count_partitions(engine, namespace), config.partitions)
+        totals = engine.catalog.totals(namespace)
+        quotas.check(namespace, Quota.QUEUES, totals.queues)
+        quotas.check(namespace, Quota.PARTITIONS, totals.partitions, config.partitions)
     numbers = engine.record.new_shards(config.partitions)
     record = QueueRecord(*name, config, numbers, now, automatic=automatic)
     queue = engine.add_queue(record, [engine.new_shard(record, partition) for partition in range(len(numbers))])
@@ -87,28 +88,21 @@ def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
         _check_webhooks(engine, name, config)
     more = config.partitions - queue.config.partitions
     if more:
-        engine.limits.quotas.check(name[0], Quota.PARTITIONS, count_partitions(engine, name[0]), more)
-    check_dead_queue(name[1], config, engine.catalog.records(name[0]))
+        engine.limits.quotas.check(name[0], Quota.PARTITIONS, engine.catalog.totals(name[0]).partitions, more)
+    _check_dead_queue(engine, name, config)
     reconfigure(engine, queue, config, now)
     return queue.record
 
 
-def count_queues(engine: Engine, namespace: str) -> int:
-    return sum([name[0] == namespace for name in engine.queues])
-
-
-def count_partitions(engine: Engine, namespace: str) -> int:
-    return sum([queue.config.partitions for name, queue in engine.queues.items() if name[0] == namespace])
-
-
-def count_webhooks(engine: Engine, namespace: str) -> int:
-    return sum([bool(queue.config.dlq.alert_webhook) for name, queue in engine.queues.items() if name[0] == namespace])
+def _check_dead_queue(engine: Engine, name: QueueName, config: QueueConfig) -> None:
+    catalog = engine.catalog
+    check_dead_queue(name[1], config, catalog.record((name[0], config.dlq.queue)), catalog.dead_queue_users(name))
 
 
 def _check_webhooks(engine: Engine, name: QueueName, config: QueueConfig) -> None:
     """Refuse one more queue with a webhook than its namespace may have."""
     if config.dlq.alert_webhook:
-        engine.limits.quotas.check(name[0], Quota.WEBHOOKS, count_webhooks(engine, name[0]))
+        engine.limits.quotas.check(name[0], Quota.WEBHOOKS, engine.catalog.totals(name[0]).webhooks)
 
 
 def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> None:
@@ -151,7 +145,7 @@ def purge_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
 def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
     """Purge everything, leased or not, and delete the queue. It is marked first, so that a restart goes on with it."""
     queue = engine.queue(name, clock())
-    check_unused(name[1], engine.catalog.records(name[0]))
+    check_unused(name[1], engine.catalog.dead_queue_users(name))
     queue.change(replace(queue.record, closing=True))
     engine.save_queue(queue)
     yield 0

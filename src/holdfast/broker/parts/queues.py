@@ -65,6 +65,10 @@ class Queues:
         ]
         return sorted(found, key=lambda record: record.name)
 
+    def dead_queue_users(self, name: QueueName) -> list[str]:
+        """The queues of a namespace whose dead letters go to this one."""
+        return self._cell.engine.catalog.dead_queue_users(name)
+
     def create(self, name: QueueName, fields: Mapping[str, object] | None = None) -> Submission[QueueRecord]:
         cell = self._cell
         with cell.guard as engine:

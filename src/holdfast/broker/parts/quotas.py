@@ -13,7 +13,6 @@ from holdfast.broker.parts.transactions import Transactions
 from holdfast.core.queue import check_name
 from holdfast.core.records import Table
 from holdfast.engine.groups import count_groups
-from holdfast.engine.queues import count_partitions, count_queues, count_webhooks
 from holdfast.errors import LimitExceeded
 from holdfast.quotas import HELD, OWN_NAMESPACES_MAX, Quota, read_limits
 
@@ -83,11 +82,12 @@ class NamespaceQuotas:
         """How much of each a namespace has now."""
         engine, quotas = self._cell.engine, self._cell.quotas
         staged = self._transactions.staged(namespace)
+        totals = engine.catalog.totals(namespace)
         used = {
-            Quota.QUEUES: count_queues(engine, namespace),
-            Quota.PARTITIONS: count_partitions(engine, namespace),
+            Quota.QUEUES: totals.queues,
+            Quota.PARTITIONS: totals.partitions,
             Quota.GROUPS: count_groups(engine, namespace),
-            Quota.WEBHOOKS: count_webhooks(engine, namespace),
+            Quota.WEBHOOKS: totals.webhooks,
             Quota.STORED_BYTES: self._cell.stored_bytes.of(namespace),
             Quota.STAGED_BYTES: staged.size_bytes,
             Quota.OPEN_TRANSACTIONS: staged.transactions,

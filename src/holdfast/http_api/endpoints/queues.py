@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
-from holdfast.core.deadletter import dead_queue_users
 from holdfast.errors import (
     DeadQueueInvalid,
     InvalidArgument,
@@ -122,11 +121,10 @@ async def delete(request: Request) -> Response:
 
 def _in_use(request: Request) -> QueueInUse:
     """The refusal to delete a dead queue, which names the queues that the caller can see."""
-    namespace, name = request.queue
-    users = dead_queue_users(name, {record.name: record for record in request.node.queues.in_namespace(namespace)})
+    users = request.node.queues.dead_queue_users(request.queue)
     seen = [repr(user) for user in users if request.principal.can_see(user)]
     hidden = [] if len(seen) == len(users) else ["queues that you may not see"]
-    return QueueInUse(queue=name, users=", ".join(seen + hidden))
+    return QueueInUse(queue=request.queue[1], users=", ".join(seen + hidden))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
