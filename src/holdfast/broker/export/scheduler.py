@@ -170,8 +170,10 @@ class ExportScheduler:
             self._cancel_idle_timer()
             try:
                 await self._export_all()
-            finally:
-                self._idle_timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_conversion)
+            except Exception:
+                self._arm_idle_timer()
+                raise
+            self._arm_idle_timer()
 
     async def _export_all(self) -> None:
         engine = self._engine()
@@ -186,6 +188,9 @@ class ExportScheduler:
             engine.exported(exported.last_block, exported.last_lsn, exported.removal)
             await self._durable()
         self._store.reclaim()
+
+    def _arm_idle_timer(self) -> None:
+        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_conversion)
 
     def _end_conversion(self) -> None:
         """On the thread that exports, so that no export is under way."""
