@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 from holdfast import __version__
 from holdfast.cli.main import main
 from holdfast.config import all_fields
+from tests.numbers import WILD_NUMBERS
 from tests.waiting import PATIENCE_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
@@ -186,3 +189,19 @@ def test_every_command_and_option_explains_itself() -> None:
         options = [option for option in command.params if isinstance(option, click.Option)]
         silent += [f"{command.name} {option.name}" for option in options if not option.help]
     assert silent == []
+
+
+@pytest.mark.parametrize("number", WILD_NUMBERS, ids=lambda text: text[:20])
+def test_a_wild_number_is_taken_or_refused_by_every_option(number: str) -> None:
+    def walk(command: click.Command, path: str) -> Iterator[click.Parameter]:
+        yield from command.params
+        if isinstance(command, click.Group):
+            for name, child in command.commands.items():
+                yield from walk(child, f"{path} {name}")
+
+    seen = 0
+    for parameter in walk(main, "holdfast"):
+        seen += 1
+        with suppress(click.UsageError):
+            parameter.type.convert(number, parameter, None)
+    assert seen > 100

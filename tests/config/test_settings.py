@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.config import Config, Field, LimitSettings, all_fields, load
 from holdfast.config.kinds import Count, Duration, Size
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig, UnknownSetting
 from holdfast.units import MIB, MINUTE, SECOND
+from tests.numbers import WILD_NUMBERS
 
 FIELDS = {field.dotted: field for field in all_fields()}
 
@@ -187,3 +189,19 @@ def test_every_number_has_a_range_whose_ends_are_allowed_and_no_more(field: Fiel
 def test_defaults_need_no_loader() -> None:
     assert Config().limits.lease_max == 1_000
     assert Config().queues.max_groups_per_queue == 64
+
+
+@pytest.mark.parametrize("number", WILD_NUMBERS, ids=lambda text: text[:20])
+def test_a_wild_number_is_taken_or_refused_by_every_setting(number: str, file: Path) -> None:
+    """From the environment, as a number and as a text in the file."""
+    for field in all_fields():
+        section, _, name = field.dotted.partition(".")
+        for text in (
+            f"[{section}]\n{name} = {number.lower().replace('infinity', 'inf')}\n",
+            f'[{section}]\n{name} = "{number}"\n',
+        ):
+            file.write_text(text)
+            with suppress(ConfigUnreadable, InvalidConfig):
+                load(file)
+        with suppress(InvalidConfig):
+            load(None, {field.variable: number})

@@ -90,6 +90,7 @@ def test_durations_as_people_write_them(written: object, microseconds: int) -> N
         ({"retry.jitter": 1.5}, "Setting retry.jitter cannot be 1.5: allowed is 0 to 1"),
         ({"retry.jitter": "nan"}, "allowed is 0 to 1"),
         ({"retry.multiplier": "twice"}, "it is a number; allowed is 1 to 100"),
+        ({"retry.multiplier": 10**400}, "it is a number; allowed is 1 to 100"),
         ({"ordering": "chaos"}, "it is one of none, partition, strict"),
         ({"paused": "yes"}, "it is true or false"),
         ({"topics": "a/b"}, "it is a list of at most 100 topic filters"),

@@ -253,3 +253,21 @@ def test_requests_that_died_are_noted_where_no_other_group_can_answer(memory: Ri
     memory.enqueue(Draft(b"m", extra=extra))
     memory.consume(1, Verb.REJECT)
     assert memory.engine.failed_requests == []
+
+
+def test_what_was_read_for_a_search_that_failed_is_read_again(cell: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell.create_queue(partitions=1)
+    cell.create_group("g")
+    cell.enqueue(b"m")
+    cell.restart()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    [shard] = cell.queue().shards
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.core.shard.read_places", broken)
+        with pytest.raises(ZeroDivisionError):
+            cell.engine.heads(shard, "g")
+    assert shard._have == {}
+    assert [leased.message.payload for leased in cell.lease(1)] == [b"m"]

@@ -22,7 +22,7 @@ import structlog
 
 from holdfast.broker.commit.admission import DiskReserve, Inbox, StoredBytes
 from holdfast.broker.commit.group_commit import GroupCommit
-from holdfast.broker.commit.guard import Guard, UnattendedGuard
+from holdfast.broker.commit.guard import Guard, ReadGuard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
 from holdfast.broker.dispatch.members import Member
 from holdfast.broker.export.scheduler import ExportScheduler
@@ -47,6 +47,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
     StoreUnavailable,
+    WrongGroupKind,
 )
 from holdfast.quotas import Quota, Quotas
 from holdfast.store.contract import Store
@@ -54,6 +55,7 @@ from holdfast.units import NEVER, SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+REFUSED_PAUSE = SECOND  # before work that is due, and was refused, is tried again
 RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
 
 T = TypeVar("T")
@@ -101,6 +103,7 @@ class Cell:
         self.on_request_failed: Callable[[FailedRequest], None] = lambda _request: None
         self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: resume interrupted work
         self.guard = Guard(self)  # gives the engine for one operation
+        self.read_guard = ReadGuard(self)  # for one that changes nothing
         self._unattended_guard = UnattendedGuard(self)
         self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
         self.commit = GroupCommit(
@@ -112,6 +115,7 @@ class Cell:
         self._refusal: HoldfastError | None = ShuttingDown()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
+        self._not_before = 0  # what is due in the engine waits for this time
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovery: asyncio.Task[None] | None = None
         self._watchers: dict[QueueName, set[asyncio.Event]] = {}
@@ -256,7 +260,7 @@ class Cell:
         while True:
             if self.engine is not first:
                 raise StoreUnavailable(problem="it was opened again before this was done")
-            with self.guard:
+            with self.read_guard:
                 result = next(work)
             if result is not None:
                 return result
@@ -390,8 +394,8 @@ class Cell:
         try:
             with self._unattended_guard as engine:
                 results = engine.settle(name, group, settlements, self.clock())
-        except (QueueNotFound, GroupNotFound):
-            return  # deleted meanwhile, and all its leases with it
+        except (QueueNotFound, GroupNotFound, WrongGroupKind):
+            return  # deleted meanwhile, and all its leases with it; perhaps another has its name now
         except StoreError:
             return  # the guard has failed the commit, which reports it
         self.dispatcher.members.settled((name, group), settlements, results)
@@ -427,7 +431,7 @@ class Cell:
         engine = self.commit.engine
         if engine is None:
             return
-        at = min(engine.wake_at(), self.dispatcher.members.wake_at())
+        at = min(max(engine.wake_at(), self._not_before), self.dispatcher.members.wake_at())
         if at == self._timer_at:
             return
         if self._timer is not None:
@@ -455,6 +459,9 @@ class Cell:
                 engine.tick(now)
         except StoreError:
             return  # the guard has failed the commit, which reports it
+        except HoldfastError:  # a refusal, and no caller to get it: the rest of what is due goes on
+            log.exception("work that was due was refused")
+            self._not_before = now + REFUSED_PAUSE
         for member in self.dispatcher.members.timed_out(now):
             log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
             self.remove_member(member, Verb.DISCONNECT)

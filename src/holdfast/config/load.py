@@ -107,7 +107,7 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigUnreadable(path=path, problem=error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, or a number of thousands of digits
         raise ConfigUnreadable(path=path, problem=f"it is not TOML: {error}") from error
 
     origin = f"file {path}"

@@ -262,7 +262,7 @@ def _number(value: object, kind: str) -> int | float:
 def _parsed(parse: Callable[[float | str], float], value: float | str, problem: str) -> float:
     try:
         return parse(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(problem) from None
 
 

@@ -68,7 +68,7 @@ from holdfast.core.records import (
     source_key,
 )
 from holdfast.core.windows import WINDOW, PriorityWindow
-from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
+from holdfast.errors import GroupNotFound, WrongGroupKind
 from holdfast.units import NEVER
 
 Rows = list[tuple[bytes, bytes]]
@@ -204,8 +204,8 @@ class Shard:
         except Missing as missing:
             effects.reads = missing.reads
             return effects
-        except HoldfastError:
-            self._forget()  # what was read for a refused command is stale for the next one
+        except Exception:
+            self._forget()  # what was read for a command that is refused, or fails, is stale for the next one
             raise
         if self.removable:
             effects.entries.append((EntryKind.REMOVABLE, self.number, self.removable))
@@ -250,6 +250,9 @@ class Shard:
             self.fill_windows(lease_group, limit)
         except Missing as missing:
             return [], missing.reads
+        except Exception:
+            self._forget()
+            raise
         self._forget()
         return lease_group.choose(self.head.priorities, limit), []
 

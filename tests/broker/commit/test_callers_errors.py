@@ -9,20 +9,24 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 import holdfast
 from holdfast.broker.node import Node
 from holdfast.config.settings import QueueSettings, StoreSettings
-from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.commands import Browse, Draft, Find, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.queue import GroupKind
+from holdfast.core.shard import COMMANDS, Shard
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.groups import delete_group
 from holdfast.errors import DiskFull, GroupNotFound, LimitExceeded, StoreError, StoreUnavailable, all_errors
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.store import MemoryStore
+from holdfast.units import SECOND
 from tests.broker.conftest import config_for, running
+from tests.waiting import until
 
 Q = ("default", "tasks")
 SOURCE = Path(holdfast.__file__).parent
@@ -141,6 +145,76 @@ async def test_an_unexpected_error_in_a_turn_does_not_end_the_process(tmp_path: 
         batcher.broken = False
         assert node.cell.broken is not None
         assert not node.cell.broken.done()
+
+
+async def test_a_bug_in_a_read_is_its_callers_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was changed: neither the store is opened again, nor does anybody else notice."""
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    await node.groups.create(Q, "g")
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for command in (Browse, Find):
+        monkeypatch.setitem(COMMANDS, command, broken)
+    with pytest.raises(ZeroDivisionError):
+        await node.inspection.browse(Q)
+    with pytest.raises(ZeroDivisionError):
+        await node.inspection.find(Q, 17)
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "fill_windows", broken)
+        with pytest.raises(ZeroDivisionError):
+            node.inspection.head(Q, "g")
+    [leased] = await node.messages.lease(Q, "g")
+    assert leased.message.payload == b"x"
+
+
+async def test_a_bug_in_a_change_has_the_engine_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has left its window, and no lease was made of it: in memory it is nowhere. In the store it is."""
+    async with running(config_for(tmp_path), MemoryStore()) as node:
+        await node.messages.enqueue(Q, [Draft(b"x")])
+        engine = node.cell.engine
+        with monkeypatch.context() as patch:
+            patch.setattr(Shard, "pop_messages", lambda self, seqs: 1 // 0)
+            with pytest.raises(StoreUnavailable, match="internal error: ZeroDivisionError"):
+                await node.messages.lease(Q, "g")
+        await until(lambda: node.cell.refusal is None)
+        assert node.cell.engine is not engine
+        [leased] = await node.messages.lease(Q, "g")
+        assert leased.message.payload == b"x"
+
+
+async def test_due_work_that_is_refused_is_logged_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+
+    def refusing(now: int) -> None:
+        ticks.append(now)
+        raise GroupNotFound(group="g", queue="q")
+
+    engine = node.cell.engine
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    monkeypatch.setattr(engine, "tick", refusing)
+    monkeypatch.setattr(engine, "wake_at", lambda: 0)
+    with capture_logs() as logs:
+        node.cell.run_due()
+        await node.messages.enqueue(Q, [Draft(b"x")])
+    assert [entry["event"] for entry in logs] == ["work that was due was refused"]
+    assert len(ticks) == 1, "it is not tried in every turn"
+    assert node.cell._timer_at >= ticks[0] + SECOND
+    assert problems == []
+
+
+async def test_a_member_leaves_a_group_that_became_a_cursor_group(node: Node) -> None:
+    got: list[Leased] = []
+    joined = await node.subscriptions.join(Q, "g", "m", got.extend)
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    await until(lambda: got)
+    await node.queues.delete(Q)
+    node.queues.create(Q, {})
+    node.groups.create(Q, "g", GroupKind.CURSOR)
+    joined.leave(Verb.RELEASE)
+    assert not joined.joined
 
 
 def test_errors_of_the_store_are_raised_by_the_store_alone() -> None:

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from holdfast.config import AuditSettings
 from holdfast.core.commands import Draft
+from holdfast.core.queue import FIELDS
 from holdfast.mqtt.codec import V5, V311, Properties, Publish
 from holdfast.store import open_store
 from tests.auth.rig import settings, user, write_users
 from tests.mqtt.queues.rig import SPACE, Raw, Server, config_for, until
+from tests.numbers import WILD_NUMBERS
 
 
 async def test_a_queue_is_made_and_changed_by_publishing(server: Server) -> None:
@@ -53,6 +55,26 @@ async def test_what_cannot_be_is_refused(quick: Server, topic: str, payload: byt
     refused = await admin.publish(topic, payload)
     assert refused.reason_code == code
     assert says in str(refused.properties.reason_string)
+
+
+@pytest.mark.parametrize("number", WILD_NUMBERS, ids=lambda text: text[:20])
+async def test_no_number_is_too_much(quick: Server, number: str) -> None:
+    """In JSON of administration, in settlements, in user properties: each is taken or refused, and the node goes on."""
+    await quick.create("there")
+    engine = quick.node.cell.engine
+    admin = await quick.client("ops")
+    for name in FIELDS:
+        for topic in ("$admin/queue/there/config", "$admin/queue/create"):
+            payload = f'{{"name": "other", "{name}": {number}}}' if "create" in topic else f'{{"{name}": {number}}}'
+            await admin.publish(topic, payload.encode())
+    for name in ("priority", "delay", "deliver-at", "ttl"):
+        await admin.publish("$queue/there", b"m", user={name: number})
+    for name in ("message-id", "lease-token", "delay", "timeout"):
+        for verb in ("$ack", "$nack", "$extend"):
+            await admin.publish(f"$queue/there/{verb}", b"", user={name: number})
+            await admin.publish(f"$queue/there/{verb}", f'{{"{name}": {number}}}'.encode())
+    assert quick.node.cell.engine is engine, "the store was opened again"
+    assert (await admin.publish("$queue/after", b"m")).reason_code == 0
 
 
 @pytest.mark.parametrize("version", [V5, V311])

@@ -24,8 +24,10 @@ class EngineOwner(Protocol):
 
 
 class Guard:
-    """Gives the engine for one operation. If the store fails in the middle of it, the engine's state must be discarded;
-    so it must after any error that is not an answer to the caller.
+    """Gives the engine for one operation that may change it. If the store fails in the middle of it, the engine's state
+    must be discarded. So it must after an error that is no answer to the caller: a bug. It may have come between two
+    changes that belong together (a message is out of its window, and its lease is not made), and memory cannot be taken
+    back to where the operation began. What callers send must not come so far: it is checked before, and refused.
 
     It holds nothing of an operation: one guard serves all of them.
     """
@@ -50,6 +52,19 @@ class Guard:
             failure = StoreUnavailable(problem=f"internal error: {error!r}")
             self._owner.commit.fail(failure)
             raise failure from error
+
+
+class ReadGuard(Guard):
+    """Gives the engine for one operation that only reads. After a bug in it nothing need be discarded: the error is its
+    caller's alone."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StoreError):
+            self._owner.commit.fail(error)
 
 
 class UnattendedGuard(Guard):

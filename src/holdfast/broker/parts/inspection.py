@@ -61,7 +61,7 @@ class Inspection:
 
     def head(self, name: QueueName, group: str) -> Message | None:
         """What a leasing group would be given next, None if there is nothing for it now. Cheap at any depth."""
-        with self._cell.guard as engine:
+        with self._cell.read_guard as engine:
             return head_message(engine, name, group, self._cell.clock())
 
     async def browse(
@@ -89,7 +89,7 @@ class Inspection:
         limits = self._limits
         if not 1 <= limit <= limits.read_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {limits.read_max}, not {limit}")
-        with self._cell.guard as engine:
+        with self._cell.read_guard as engine:
             size = min(max_bytes, limits.read_bytes)
             return browse_range(engine, name, partition, first, until, limit, size, self._cell.clock())
 
@@ -148,7 +148,7 @@ class Inspection:
     def current_stats(self, name: QueueName) -> QueueStats:
         """`stats` for callers that cannot await."""
         now = self._cell.clock()
-        with self._cell.guard as engine:
+        with self._cell.read_guard as engine:
             return self._of_queue(queue_stats(engine, name, now))
 
     def _of_queue(self, stats: QueueStats) -> QueueStats:
