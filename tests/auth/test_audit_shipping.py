@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ from holdfast.auth import audit_shipping
 from holdfast.auth.audit import LINE_BYTES_MAX, AuditLog, numbered_files
 from holdfast.auth.audit_places import UDP_BYTES_MAX
 from holdfast.auth.audit_shipping import BATCH_BYTES_MAX, BATCH_LINES_MAX, AuditShipping
+from holdfast.auth.audit_webhook import Webhook
 from holdfast.auth.principal import Principal
 from holdfast.config import AuditSettings, Config, NodeSettings
 from holdfast.config.load import load
@@ -143,6 +145,35 @@ async def test_a_webhook_gets_every_entry_in_order_as_it_stands_in_the_log(
     assert receiver.headers[0]["content-type"] == "application/x-ndjson"
     assert receiver.headers[0]["authorization"].startswith("Basic ")
     await until(lambda: server.audit.unshipped == 0)
+
+
+async def test_an_entry_is_sent_when_it_is_on_disk(
+    start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash would give its number to another entry, which would not be sent."""
+    begun, go_on = threading.Event(), threading.Event()
+    fsync, send = os.fsync, Webhook.send
+    sent: list[int] = []
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        fsync(descriptor)
+
+    async def noted(self: Webhook, lines: Sequence[bytes]) -> None:
+        sent.append(len(lines))
+        await send(self, lines)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(Webhook, "send", noted)
+    server = await start(webhook=webhook(receiver))
+    server.write(1)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert sent == []
+    go_on.set()
+    await until(lambda: receiver.numbers == [1])
 
 
 async def test_a_restart_continues_after_what_was_shipped(start: Start, receiver: Receiver, tmp_path: Path) -> None:

@@ -38,10 +38,14 @@ class SlowDisk(MemoryStore):
         self.go_on = threading.Event()
         self.go_on.set()
         self.failure: StoreUnavailable | None = None
+        self._one = False
 
     def sync(self) -> None:
         self.begun.set()
         assert self.go_on.wait(PATIENCE_SECONDS)
+        if self._one:
+            self._one = False
+            self.go_on.clear()
         self.syncs += 1
         if self.failure is not None:
             raise self.failure
@@ -55,6 +59,11 @@ class SlowDisk(MemoryStore):
             yield
         finally:
             self.go_on.set()
+
+    def let_one_end(self) -> None:
+        """Let the sync that is under way end, and hold the next."""
+        self._one = True
+        self.go_on.set()
 
     async def until_begun(self) -> None:
         assert await asyncio.to_thread(self.begun.wait, PATIENCE_SECONDS)
@@ -374,3 +383,62 @@ async def test_a_lease_that_waits_for_its_sync_when_the_node_stops_is_released(t
     async with running(config_for(tmp_path), MemoryStore(data)) as node:
         assert [one.message.payload for one in await node.messages.lease(Q, "g")] == [b"polled"]
         assert [one.message.payload for one in await node.messages.lease(pushed, "g")] == [b"pushed"]
+
+
+async def test_what_is_granted_later_is_delivered_later(node: Node, disk: SlowDisk) -> None:
+    """Although its own turn need not be synced first, as the one before it had to be."""
+    delivered: list[bytes] = []
+    await node.subscriptions.join(
+        Q, "g", "worker", lambda leased: delivered.extend(one.message.payload for one in leased), credit=9
+    )
+    with disk.held():
+        node.queues.create(("default", "new"))  # all answers wait for its sync
+        await disk.until_begun()
+        node.messages.enqueue(Q, drafts(b"held"))
+        await some_passes()
+        disk.begun.clear()
+        disk.let_one_end()
+        await disk.until_begun()  # the next sync, which covers the first lease
+        node.messages.enqueue(Q, drafts(b"later"))
+        await some_passes()
+        assert delivered == []
+    await until(lambda: len(delivered) == 2)
+    assert delivered == [b"held", b"later"]
+
+
+async def test_a_lease_that_ended_while_it_waited_for_its_sync_is_not_delivered(node: Node, disk: SlowDisk) -> None:
+    """The member came back on another connection; the lease was that of the old one."""
+    delivered: list[Leased] = []
+    await node.subscriptions.join(Q, "g", "worker", delivered.extend, lease_timeout=1_000)
+    with disk.held():
+        node.queues.create(("default", "new"))  # all answers wait for its sync
+        node.messages.enqueue(Q, drafts(b"x"))
+        await disk.until_begun()
+        assert node.cell.dispatcher.has_held
+        node.subscriptions.join(Q, "g", "worker", delivered.extend, lease_timeout=3_600_000_000)
+        later = node.clock() + 3_600_000_000
+        node.cell.clock = lambda: later
+        node.cell.run_due()
+    await node.cell.commit.durable()
+    node.cell.clock = lambda: later + 3_600_000_000
+    node.cell.run_due()  # after its backoff
+    await until(lambda: delivered)
+    results = await node.messages.settle(Q, "g", acks(delivered))
+    assert results == [None]
+
+
+async def test_a_member_that_left_and_came_back_has_no_more_than_its_credit(node: Node, disk: SlowDisk) -> None:
+    delivered: list[Leased] = []
+    gone = await node.subscriptions.join(Q, "g", "worker", delivered.extend)
+    with disk.held():
+        node.queues.create(("default", "new"))  # all answers wait for its sync
+        node.messages.enqueue(Q, drafts(b"first"))
+        await disk.until_begun()
+        assert node.cell.dispatcher.has_held
+        gone.leave(None)
+        back = node.subscriptions.join(Q, "g", "worker", delivered.extend)
+    member = await back
+    await until(lambda: delivered)
+    await node.messages.enqueue(Q, drafts(b"second"))
+    await some_passes()
+    assert ([one.message.payload for one in delivered], member.in_flight) == ([b"first"], 1)
