@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
+from holdfast.errors import HoldfastError
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch
 
@@ -37,8 +38,11 @@ class AuditBarrier:
         self._waiting: deque[HeldTurn] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def durable(self, turn: HeldTurn) -> None:
-        """The next turn's records are durable: release its answers as soon as possible."""
+    def durable(self, turn: HeldTurn, error: HoldfastError | None) -> None:
+        """The next turn's records are durable: release its answers as soon as possible. With an error they never will
+        be, and the front cuts the connections."""
+        if error is not None:
+            return
         if not turn.administered and not self._waiting:
             self._release(turn)
             return

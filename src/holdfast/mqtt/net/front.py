@@ -386,7 +386,7 @@ class MqttFront:
         batch = self._batch = hub.outbox.take()
         administered, self._administered = self._administered, False
         if batch.held:
-            self._commit.on_durable(partial(self._durable, HeldTurn(hub, batch, administered)))
+            self._commit.on_durable(partial(self._audit_barrier.durable, HeldTurn(hub, batch, administered)))
         return batch.ops
 
     def written(self) -> None:
@@ -410,10 +410,6 @@ class MqttFront:
         self._send(hub.outbox.take_ready())
         if bridge.pending or hub.outbox.unfinished or not hub.outbox.empty:
             self._commit.schedule()
-
-    def _durable(self, turn: HeldTurn, error: HoldfastError | None) -> None:
-        if error is None:  # else `failed` cuts the connections
-            self._audit_barrier.durable(turn)
 
     def _release(self, turn: HeldTurn) -> None:
         """The turn is durable, and so are its entries in the audit log."""

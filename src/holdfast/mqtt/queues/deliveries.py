@@ -58,10 +58,13 @@ class DeliveryEncoder:
         """The PUBLISHes; the identifiers are 0 with QoS 0."""
         first = BYTES[self._first | 8 if dup and self._first & 6 else self._first]
         topic = self._topic
+        fixed_size = len(topic) + (2 if self._first & 6 else 0)
         v5 = self._version == V5
         packets: list[bytes] = []
         last_times: tuple[int, ...] = ()
-        common = own = number = block_size = b""
+        last_size = last_block_size = -1
+        common = own = head = number = block_length = b""
+        block_size = 0
         for leased, packet_id in zip(batch, packet_ids, strict=True):
             message = leased.message
             if v5:
@@ -85,12 +88,18 @@ class DeliveryEncoder:
                     own += pair("priority", str(message.priority))
                 if extra is not NO_EXTRA:
                     own += _producer_properties(extra)
-                block_size = write_varint(len(common) + len(own))
+                block_size = len(common) + len(own)
+                if block_size != last_block_size:
+                    last_block_size = block_size
+                    block_length = write_varint(block_size)
             if packet_id:
                 number = packet_id.to_bytes(2, "big")
             payload = message.payload
-            size = len(topic) + len(number) + len(block_size) + len(common) + len(own) + len(payload)
-            packets.append(b"".join((first, write_varint(size), topic, number, block_size, common, own, payload)))
+            size = fixed_size + len(block_length) + block_size + len(payload)
+            if size != last_size:
+                last_size = size
+                head = first + write_varint(size) + topic
+            packets.append(b"".join((head, number, block_length, common, own, payload)))
         return packets
 
     def _common(self, leased: Leased, now: int) -> bytes:

@@ -198,7 +198,8 @@ class Hub:
             self._bridge.acknowledged(settled)
 
     def _pump(self, session: Session, connection: Connection, now: int) -> None:
-        self._sender.pump(session, connection, now)
+        if session.queue or session.resend:
+            self._sender.pump(session, connection, now)
         if connection.showing:
             self._retainer.send_more(self._lifecycle.ns(session.namespace), connection, now)
         if connection.feed is not None:

@@ -179,7 +179,9 @@ class Outbox:
         if connection.held_turn > self.synced:
             self._behind.setdefault(connection.held_turn, {})[connection] = None
             return
-        parts = connection.out + connection.held  # the sync it waited for may have ended within this turn
+        parts = connection.out
+        if connection.held:  # the sync that it waited for has ended within this turn
+            parts = parts + connection.held
         ready.append(Output(connection, _join(parts, joined), connection.closing))
         connection.out.clear()
         connection.held.clear()
