@@ -12,23 +12,26 @@ import pytest
 from holdfast.config.settings import StoreSettings
 from holdfast.core.commands import Draft
 from holdfast.engine.engine import Engine
-from holdfast.mqtt.codec import V311, PubAck
+from holdfast.mqtt.codec import V311, PubAck, Publish
 from holdfast.mqtt.net.link import Link
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.mqtt.queues.rig import SPACE, Server, config_for, until
 from tests.waiting import PATIENCE_SECONDS
 
 
+class Slow(MemoryStore):
+    """A disk whose syncs take as long as the test wants."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self.may_sync = threading.Event()
+
+    def sync(self) -> None:
+        assert self.may_sync.wait(PATIENCE_SECONDS)
+        super().sync()
+
+
 async def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
-    class Slow(MemoryStore):
-        """A disk whose syncs take as long as the test wants."""
-
-        may_sync = threading.Event()
-
-        def sync(self) -> None:
-            assert self.may_sync.wait(PATIENCE_SECONDS)
-            super().sync()
-
     store = Slow(MemoryDisk())
     store.may_sync.set()
     server = Server(config_for(tmp_path, store=StoreSettings(sync_in_place_max=0)), store, in_process=False)
@@ -128,3 +131,33 @@ async def test_more_than_a_connection_may_buffer_goes_on_without_further_turns(q
     worker = await quick.client("worker-1")
     await worker.subscribe("$queue/jobs")
     assert [(await worker.delivery()).payload[:1] for _ in range(8)] == [b"%d" % number for number in range(8)]
+
+
+async def test_publishes_that_nobody_waits_for_share_the_turn_after_the_sync(tmp_path: Path) -> None:
+    store = Slow(MemoryDisk())
+    store.may_sync.set()
+    server = Server(config_for(tmp_path, store=StoreSettings(sync_in_place_max=0)), store, in_process=False)
+    await server.start()
+    await server.create("jobs")
+    await server.create("watched")
+    producers = [await server.client(f"p-{number}") for number in range(3)]
+    worker = await server.client("worker-1")
+    await worker.subscribe("$queue/watched")
+    commit = server.node.cell.commit
+    await commit.durable()
+    store.may_sync.clear()
+    producers[0].send(producers[0].packet("$queue/jobs", b"0"))
+    await until(lambda: server.depth("jobs") == 1)
+    batches = commit.batches
+    for producer in producers[1:]:
+        producer.send(producer.packet("$queue/jobs", b"1"))
+    await until(lambda: server.mqtt._traffic.received[Publish] == len(producers))
+    assert (server.depth("jobs"), commit.batches) == (1, batches)
+    producers[0].send(producers[0].packet("$queue/watched", b"now"))
+    await until(lambda: server.depth("watched") == 1)  # which a consumer waits for
+    assert (server.depth("jobs"), commit.batches) == (3, batches + 1)
+    store.may_sync.set()
+    for producer in [*producers, producers[0]]:
+        await producer.expect(PubAck)
+    await server.stop()
+    store.close()

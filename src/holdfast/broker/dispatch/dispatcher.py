@@ -48,6 +48,10 @@ class Dispatcher:
         waiting = dict.fromkeys(self.waiters.groups_of(queue))
         return list({**waiting, **dict.fromkeys(self.members.groups_of(queue))})
 
+    def has_consumers(self, queue: QueueName) -> bool:
+        """Whether somebody waits for the messages of a queue."""
+        return bool(self.members.groups_of(queue) or self.waiters.groups_of(queue))
+
     def lease(self, engine: Engine, now: int) -> None:
         """Lease for waiters and members, in every dirty queue."""
         for name in engine.take_dirty():

@@ -313,7 +313,10 @@ class MqttFront:
         if connection.held_acks > _ACKS_HELD_MAX:
             self._full.add(link)
             link.hold("answers")
-        self._commit.schedule()
+        if hub.outbox.urgent or (self._bridge is not None and self._bridge.urgent):
+            self._commit.schedule()
+        else:
+            self._commit.schedule_after_sync()
 
     def broken(self, link: Link, error: ProtocolError) -> None:
         if self._hub is not None and link.connection is not None:

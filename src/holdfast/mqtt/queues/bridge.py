@@ -42,6 +42,10 @@ PROTOCOL: Final = "mqtt"
 ROUTES_CACHED_MAX: Final = 10_000
 """Parsed topics that are cached, over all clients: at 300 bytes each 3 MB. A full cache is cleared."""
 
+TURN_MESSAGES_MIN: Final = 64
+"""From so many messages for a queue on a turn is run while a sync is in progress, also if nobody consumes the queue.
+Fewer wait for its end and are written with what arrives until then: they share the next sync anyway."""
+
 _ANONYMOUS_GROUP: Final = "default"
 
 
@@ -127,7 +131,9 @@ class QueueBridge:
         self._rates = rates
         self.hub: Hub | None = None
         self.stopping = False
+        self.urgent = False  # a consumer waits for the turn in which what was collected is submitted
         self.watchers: dict[tuple[Connection, str], Watch] = {}
+        self._dispatcher = node.cell.dispatcher
         self._captures = Captures(node.queues)
         self._routes: dict[str, Route] = {}
         self._batches: defaultdict[QueueName, EnqueueBatch] = defaultdict(EnqueueBatch)
@@ -157,12 +163,15 @@ class QueueBridge:
                     self._refuse(PublishRef(connection, publishes, index), error)
                 continue
             if route.operation is Operation.ENQUEUE:
-                batch = self._batches[connection.namespace, route.queue]
+                queue = (connection.namespace, route.queue)
+                batch = self._batches[queue]
                 drafts = [Draft(packet.payload) for packet in packets if packet.properties is NO_PROPERTIES]
                 if len(drafts) == len(packets):
                     batch.add(connection, publishes, 0, drafts)
                 else:
                     self._draft_each(connection, publishes, batch, now)
+                if len(batch.drafts) >= TURN_MESSAGES_MIN or self._dispatcher.has_consumers(queue):
+                    self.urgent = True
                 continue
             for index in range(len(packets)):
                 try:
@@ -228,6 +237,7 @@ class QueueBridge:
         else:
             group = request.group or (consumers[0].group if consumers else _default_group(connection))
             settlement = self._settle_by_token(queue, group, request, route.verb, connection)
+        self.urgent = True
         settling = self._settling[queue, group]
         settling.owners[len(settling.settlements)] = owner
         settling.settlements.append(settlement)
@@ -253,6 +263,7 @@ class QueueBridge:
         """See `ports.Bridge`."""
         if self.hub is None:  # the store failed while the read was processed
             return
+        self.urgent = True  # it may have been the one message for which room had to be made
         consumer: Consumer | None = None
         settlements: list[Settlement] = []
         for ack, sent in acks:
@@ -300,6 +311,7 @@ class QueueBridge:
 
     def apply_batches(self) -> None:
         """Submit what was collected: at the beginning of a turn, before its answers are taken."""
+        self.urgent = False
         batches, settling = self._batches, self._settling
         if batches:
             self._batches = defaultdict(EnqueueBatch)
@@ -535,6 +547,7 @@ class QueueBridge:
     # --- for the feeds ----------------------------------------------------------------------------------------------
 
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
+        self.urgent = True
         self._settling[queue, group].settlements.append(settlement)
 
 

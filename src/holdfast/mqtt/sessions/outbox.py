@@ -50,11 +50,12 @@ def _join(parts: list[bytes], joined: dict[tuple[int, ...], bytes]) -> bytes:
 class Outbox:
     """Collects the effects of one turn after another."""
 
-    __slots__ = ("_behind", "_dirty", "number", "ops", "sent", "synced", "unfinished", "unsent_bytes")
+    __slots__ = ("_behind", "_dirty", "number", "ops", "sent", "synced", "unfinished", "unsent_bytes", "urgent")
 
     def __init__(self) -> None:
         self.number = 1
         self.synced = 0
+        self.urgent = False  # something waits for the turn, and not for a sync
         self.ops: list[Op] = []
         self.sent = [0] * 16  # packets by the number of their kind
         self.unsent_bytes = 0  # about what was collected since output was taken last, for all connections together
@@ -71,6 +72,7 @@ class Outbox:
             connection.held.append(data)
         else:
             connection.out.append(data)
+            self.urgent = True
         if not connection.dirty:
             connection.dirty = True
             self._dirty.append(connection)
@@ -125,7 +127,7 @@ class Outbox:
             connection.untaken_acks += 1
 
     def close(self, connection: Connection) -> None:
-        connection.closing = True
+        connection.closing = self.urgent = True
         if not connection.dirty:
             connection.dirty = True
             self._dirty.append(connection)
@@ -168,6 +170,7 @@ class Outbox:
             connection.held.clear()
         batch = OutboxBatch(self.number, self.ops, now, held)
         self.number += 1
+        self.urgent = False
         self.unsent_bytes = 0
         self.ops = []
         self._dirty = []
