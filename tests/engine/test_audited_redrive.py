@@ -256,6 +256,13 @@ def test_an_undo_that_the_dead_queue_cannot_take_leaves_the_message(cell: Rig) -
     assert (cell.live(), cell.live(DEAD), audit(cell, "a").undone) == (before, [], 0)
 
 
+def test_an_undo_ends_with_its_limit(cell: Rig) -> None:
+    redrive(cell, "a", dead_letter(cell, 4))
+    (step,) = cell.run(audited_redrive.undo(cell.engine, DEAD, "a", 0, 3, cell.clock))
+    assert statuses(step) == ["undone"] * 3
+    assert (len(cell.live()), len(cell.live(DEAD))) == (1, 3)
+
+
 def test_an_undo_ends_when_the_dead_queue_is_deleted_between_two_steps(
     cell: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
