@@ -8,7 +8,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.client.client import HOLD, Client
@@ -90,13 +89,15 @@ class Worker(Generic[Parameters, Result]):
         If the lease is lost, an asynchronous function is cancelled. A thread cannot be: the function sees it on its
         message, and its result is dropped.
         """
-
-        async def innermost() -> object:
-            return await self._invoke(message, threads, portal)
-
+        proceed: Proceed = functools.partial(self._invoke, message, threads, portal)
+        for middleware in reversed((*around, *self.middleware)):  # the first is the outermost
+            proceed = functools.partial(middleware, message, proceed)
         try:
-            async with LeaseScope(message) if self.asynchronous else nullcontext():
-                result = await _wrapped(innermost, message, (*around, *self.middleware))
+            if self.asynchronous:
+                async with LeaseScope(message):
+                    result = await proceed()
+            else:
+                result = await proceed()
             if message.lost:
                 log.warning("%s has finished with %r after its lease was lost: it is not acked", self.name, message)
                 return None
@@ -160,13 +161,6 @@ async def settle_reliably(message: Message, settle: Settle) -> None:
             log.warning("%r could not be settled, and will be delivered again: %s", message, refused)
             message.abandon()
         return
-
-
-async def _wrapped(innermost: Proceed, message: Message, around: Sequence[Middleware]) -> object:
-    """The handler inside its middleware, the first of which is the outermost."""
-    if not around:
-        return await innermost()
-    return await around[0](message, lambda: _wrapped(innermost, message, around[1:]))
 
 
 def worker(
