@@ -363,6 +363,21 @@ async def test_quick_functions_read_ahead(client: Client, broker: Broker, monkey
     assert (await client.queue("jobs")).depth == 0
 
 
+async def test_room_for_one_is_not_worth_a_request_while_messages_wait(client: Client, broker: Broker) -> None:
+    transport = RecordingTransport(broker.transport())
+    await client.send_many("jobs", range(100))
+    async with (
+        Client("http://localhost", transport=transport) as other,
+        other.consume("jobs", prefetch=20) as messages,
+    ):
+        for _ in range(100):
+            message = await messages.next()
+            assert message is not None
+            await message.ack()
+        assert transport.requests["leases"] < 30
+    assert (await client.queue("jobs")).depth == 0
+
+
 async def test_slow_functions_leave_to_others_what_they_cannot_begin_with(client: Client) -> None:
     begun: list[int] = []
     go_on = asyncio.Event()

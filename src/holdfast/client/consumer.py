@@ -92,7 +92,7 @@ class Consumer:
         self._open: set[Message] = set()  # leased and not settled, whether returned by `next` or not
         self._lost: set[Message] = set()  # of the open ones, those whose leases were lost after `next` returned them
         self._reserved = 0  # places of messages that are lost, but still worked on
-        self._changed = asyncio.Event()  # a message arrived or was settled, or the consumer ended
+        self._changed = asyncio.Event()  # a message arrived or was settled, none waits any more, or the consumer ended
         self._failure: Exception | None = None
         self._ended = False
         self._asked_at = 0.0  # when the last lease request was sent
@@ -122,6 +122,8 @@ class Consumer:
         while True:
             while self._ready:
                 message = self._ready.popleft()
+                if not self._ready:
+                    self._changed.set()
                 if not message.lost:
                     return message
             if self._failure is not None:
@@ -195,10 +197,11 @@ class Consumer:
             self._changed.set()
 
     async def _fetch(self) -> None:
-        """Lease by long polls, each for as many messages as there is room for."""
+        """Lease by long polls, each for as many messages as there is room for, and for no fewer than wait here: a
+        request for each message that was settled would cost more than quick work does."""
         while not self._ended:
             room = self._limit() - len(self._open) - self._reserved
-            if room <= 0:
+            if room <= 0 or room < len(self._ready):
                 self._changed.clear()
                 await self._changed.wait()
                 continue
