@@ -28,6 +28,10 @@ LAZY_SYNC_SECONDS = 1.0
 """What is answered before its sync is synced at most this much later: queues with durability `buffered` lose at most
 this much when the machine dies (nothing when the process does)."""
 
+COMMIT_MESSAGES_MIN = 64
+"""From so many messages on a front has a turn run while a sync is in progress. Fewer wait for its end and are written
+with what arrives until then (`schedule_after_sync`): they share the next sync anyway."""
+
 DoneCallback = Callable[[HoldfastError | None], None]
 """Called with None when the moment has come, or with the error because of which it will not."""
 

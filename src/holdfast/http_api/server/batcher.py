@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.broker.commit.group_commit import notify
+from holdfast.broker.commit.group_commit import COMMIT_MESSAGES_MIN, notify
 from holdfast.broker.node import Node
 from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import Draft
@@ -18,10 +18,6 @@ from holdfast.engine.catalog import QueueName
 from holdfast.errors import HoldfastError
 
 PROTOCOL = "http"
-
-COMMIT_MESSAGES_MIN = 64
-"""From so many messages on a turn is run while a sync is in progress. Fewer wait for its end and are written with what
-arrives until then: they share the next sync anyway."""
 
 
 class PendingEnqueue(Protocol):

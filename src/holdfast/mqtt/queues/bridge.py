@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
+from holdfast.broker.commit.group_commit import COMMIT_MESSAGES_MIN
 from holdfast.broker.node import Node
 from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb, payload_bytes
 from holdfast.engine.catalog import QueueName
@@ -41,10 +42,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 PROTOCOL: Final = "mqtt"
 ROUTES_CACHED_MAX: Final = 10_000
 """Parsed topics that are cached, over all clients: at 300 bytes each 3 MB. A full cache is cleared."""
-
-TURN_MESSAGES_MIN: Final = 64
-"""From so many messages for a queue on a turn is run while a sync is in progress, also if nobody consumes the queue.
-Fewer wait for its end and are written with what arrives until then: they share the next sync anyway."""
 
 _ANONYMOUS_GROUP: Final = "default"
 
@@ -170,7 +167,7 @@ class QueueBridge:
                     batch.add(connection, publishes, 0, drafts)
                 else:
                     self._draft_each(connection, publishes, batch, now)
-                if len(batch.drafts) >= TURN_MESSAGES_MIN or self._dispatcher.has_consumers(queue):
+                if len(batch.drafts) >= COMMIT_MESSAGES_MIN or self._dispatcher.has_consumers(queue):
                     self.urgent = True
                 continue
             for index in range(len(packets)):
