@@ -14,6 +14,7 @@ from holdfast.broker.parts import redrive_jobs
 from holdfast.broker.parts.redrive_jobs import REQUESTS, Job, JobState, RedriveRequest
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Table
+from holdfast.engine import redrive
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination
 from holdfast.errors import LimitExceeded, QueueNotFound, RedriveNotFound, StoreUnavailable
@@ -237,6 +238,39 @@ async def test_a_store_that_fails_in_the_middle_is_waited_for_and_nothing_is_cou
     assert not faults
     assert (job.progress.state, job.progress.moved) == (JobState.DONE, 600)
     assert ((await node.inspection.stats(DEAD)).depth, (await node.inspection.stats(JOBS)).depth) == (0, 600)
+    await node.stop()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["lost", "written"])
+@pytest.mark.parametrize("write", range(4))
+async def test_a_limit_holds_over_two_targets_and_a_fault_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int, after: bool
+) -> None:
+    """Whichever write fails: what one pass has moved is not moved again by the next, nor is more than the limit."""
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(redrive_jobs, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(redrive, "STEP", 5)
+    faults: list[Fault | None] = []
+    store = FaultyStore(open_store("memory", tmp_path), write=lambda: faults.pop() if faults else None)
+    node = Node(config_for(tmp_path), store)
+    await node.start()
+    dead, sources = ("default", "dead"), (JOBS, ("default", "mails"))
+    await node.queues.create(dead, {"dlq.enabled": False})
+    for source in sources:
+        await node.queues.create(source, {"dlq.queue": "dead"})
+    for _ in range(10):
+        for source in sources:
+            await node.messages.enqueue(source, [Draft(b"m")])
+            [leased] = await node.messages.lease(source, "g", 1)
+            await node.messages.settle(source, "g", [Settlement(leased.message.id, leased.token, Verb.REJECT)])
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=dead, limit=12))
+    faults += [Fault(StoreUnavailable(problem="simulated"), after=after), *[None] * write]
+    await job.ended.wait()
+    depths = [(await node.inspection.stats(source)).depth for source in sources]
+    assert (job.progress.state, job.progress.moved, sum(depths)) == (JobState.DONE, 12, 12)
+    assert (await node.inspection.stats(dead)).depth == 8
+    assert min(depths) > 0, "both are targets"
+    assert not faults
     await node.stop()
 
 

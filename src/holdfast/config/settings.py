@@ -541,7 +541,9 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     principal_percent: Annotated[int, Count(1, 100)] = 80
     """How much of its namespace's connections and long polls one principal may hold, in percent: the rest is for
-    others, and for those who look after it."""
+    others, and for those who look after it. Of what belongs to the namespace and not to a principal (queues, groups,
+    stored bytes, redrives) there is no share: who administers it sees and deletes it. Nor is there one of requests and
+    bytes a second: nobody holds them, so that within a second others have their turn."""
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):

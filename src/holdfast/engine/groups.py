@@ -70,7 +70,8 @@ def check_consumers_share(engine: Engine, queue: Queue) -> None:
         raise LimitExceeded(
             what="The number of groups of a queue that consumers create",
             limit=share,
-            advice="Delete some, or let an administrator of the queue create it",
+            advice="Delete some, let an administrator of the queue create it, or raise queues.max_groups_per_queue, "
+            "three quarters of which are for consumers",
         )
 
 
