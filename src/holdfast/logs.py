@@ -68,7 +68,9 @@ def _escape(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict
 
 def _rendering(shape: str) -> list[Processor]:
     if shape == "console":
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=30)]
+        # The library's own tracebacks show the values of variables: payloads, passwords.
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=30, exception_formatter=plain)]
     return [structlog.processors.format_exc_info, _json]
 
 

@@ -39,6 +39,30 @@ def test_log_lines_hide_what_goes_by_a_secret_name(shape: str) -> None:
     assert "42" in line
 
 
+FAILING = """
+import sys, structlog
+from holdfast import logs
+from holdfast.config import LogSettings
+
+def fail(payload):
+    raise ValueError("odd")
+
+logs.configure(LogSettings(format=sys.argv[1]))
+try:
+    fail(sys.argv[2])
+except ValueError:
+    structlog.get_logger().exception("failed")
+"""
+
+
+@pytest.mark.parametrize("shape", ["json", "console"])
+def test_a_traceback_in_the_log_shows_no_values(shape: str) -> None:
+    command = [sys.executable, "-c", FAILING, shape, SECRET]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True).stderr
+    assert "ValueError: odd" in text
+    assert SECRET not in text
+
+
 @pytest.mark.parametrize("name", ["user", "secretary", "tokens", "lease_token", "token_bytes_max", "peer"])
 def test_names_of_other_things(name: str) -> None:
     assert not is_secret_name(name)
