@@ -302,7 +302,7 @@ def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(cell: Rig)
     assert audit(cell, "a").moved == 2
     assert statuses(redrive(cell, "a", dead_letters)) == ["repeated"] * 2
     audits = cell.engine.audits
-    wake = audits.wake_at()
+    wake = audits.wake_at
     assert wake == audit(cell, "a").changed_at + AuditLimits().remember
     audits.tick(wake)
     cell.engine.write()

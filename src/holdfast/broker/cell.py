@@ -303,9 +303,10 @@ class Cell:
                 engine.add(participant.collect_ops(now))
             if self.commit.engine is not engine:  # the store failed meanwhile: nothing of it may be delivered
                 return
-            for name in engine.dirty_queues:
-                for event in self._watchers.get(name, ()):
-                    event.set()
+            if self._watchers:
+                for name in engine.dirty_queues:
+                    for event in self._watchers.get(name, ()):
+                        event.set()
             self._rate_sampler.changed(engine.dirty_queues)
             engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
@@ -431,17 +432,18 @@ class Cell:
         engine = self.commit.engine
         if engine is None:
             return
-        at = min(max(engine.wake_at(), self._not_before), self.dispatcher.members.wake_at())
-        if at == self._timer_at:
+        at = self._due_at(engine)
+        if at >= self._timer_at:  # when that fires, it is set again: leases are mostly acked long before they end
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = at
-        if at != NEVER:
-            # A millisecond more, because the loop's timers may be early by less than one.
-            delay = max(at - self.clock(), 0) / SECOND + 0.001
-            self._timer = asyncio.get_running_loop().call_later(delay, self.run_due)
+        # A millisecond more, because the loop's timers may be early by less than one.
+        delay = max(at - self.clock(), 0) / SECOND + 0.001
+        self._timer = asyncio.get_running_loop().call_later(delay, self.run_due)
+
+    def _due_at(self, engine: Engine) -> int:
+        return min(max(engine.wake_at(), self._not_before), self.dispatcher.members.overdue_at)
 
     def run_due(self) -> None:
         """Act on what is due now: a delay, a deadline, an expiry, a silent member. The timer calls it, and
@@ -454,6 +456,9 @@ class Cell:
         if engine is None or self._refusal is not None:
             return
         now = self.clock()
+        if self._due_at(engine) > now:
+            self._arm_timer()
+            return
         try:
             with self.guard:
                 engine.tick(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import Engine
@@ -21,9 +21,9 @@ class RateSampler:
         self._due: dict[QueueName, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def changed(self, names: Iterable[QueueName]) -> None:
+    def changed(self, names: dict[QueueName, None]) -> None:
         """Something may have happened in these queues."""
-        self._due.update(dict.fromkeys(names))
+        self._due.update(names)
         if self._due and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
 

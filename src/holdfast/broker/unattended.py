@@ -38,7 +38,7 @@ class UnattendedGroups:
         """For how long a group has had a backlog and no consumer, in microseconds; 0 if it has not."""
         engine, dispatcher = self._engine(), self._dispatcher
         queue = engine.queues.get(group[0]) if engine is not None else None
-        record = queue.record.group(group[1]) if queue is not None else None
+        record = queue.find_group(group[1]) if queue is not None else None
         if queue is None or record is None or dispatcher.members.of(group) or dispatcher.waiters.in_group(group):
             return 0
         last = max(dispatcher.activity.last_seen(group), record.created_at, self._started_at)

@@ -256,6 +256,11 @@ class Shard:
         self._forget()
         return lease_group.choose(self.head.priorities, limit), []
 
+    def has_next(self, group: str) -> bool:
+        """Whether a leasing group may have something to deliver, now or when a key or a lease is released."""
+        lease_group = self.groups.get(group)
+        return lease_group is not None and bool(lease_group.head.fresh or lease_group.ready)
+
     def next_place(self, group: str) -> Place | None:
         """The first of `heads`, if it is known without a search; None: call `heads`."""
         lease_group = self.groups.get(group)

@@ -48,10 +48,12 @@ class Audits:
         self._engine = engine
         self.limits = limits
         self._audits: dict[bytes, Audit] = {}
+        self.wake_at = NEVER  # no audit expires before
 
     def open(self) -> None:
         rows = self._engine.store.scan(Table.AUDITS, b"", b"\xff" * 8, 1 << 30)
         self._audits = {key: read_audit(value) for key, value in rows}
+        self._schedule()
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -106,6 +108,7 @@ class Audits:
         (number,) = self._engine.ids.take(now)
         audit = self._audits[key] = Audit(number, *dead, name, by, note, to, now, now, source=owner)
         self.record(audit, [], now)
+        self._schedule()
         return audit
 
     def record(self, audit: Audit, dead_letters: Iterable[Audited], now: int) -> None:
@@ -118,14 +121,16 @@ class Audits:
 
     # --- expiry -----------------------------------------------------------------------------------------------------
 
-    def wake_at(self) -> int:
-        """When the first audit expires."""
-        first = min((audit.changed_at for audit in self._audits.values()), default=NEVER)
-        return min(first + self.limits.remember, NEVER)
-
     def tick(self, now: int) -> None:
-        for key in [key for key, audit in self._audits.items() if audit.changed_at + self.limits.remember <= now]:
-            self._forget(key)
+        if self.wake_at <= now:
+            for key in [key for key, audit in self._audits.items() if audit.changed_at + self.limits.remember <= now]:
+                self._forget(key)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Look for the first audit that expires. A change of one only moves its end."""
+        first = min((audit.changed_at for audit in self._audits.values()), default=NEVER)
+        self.wake_at = min(first + self.limits.remember, NEVER)
 
     def _forget(self, key: bytes) -> None:
         number = self._audits.pop(key).number

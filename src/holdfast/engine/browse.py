@@ -69,7 +69,7 @@ def head_message(engine: Engine, name: QueueName, group: str, now: int) -> Messa
 
     A group that does not exist yet would begin with all that is stored if it were the first, else with nothing."""
     queue = engine.queue(name, now)
-    known = queue.record.group(group) is not None
+    known = queue.find_group(group) is not None
     if not known and queue.record.groups:
         return None
     best: tuple[tuple[int, int], Shard, int] | None = None

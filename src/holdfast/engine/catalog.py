@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from holdfast.core.commands import Draft, HomogeneousDrafts
@@ -22,32 +22,81 @@ Routes = list[tuple[Shard, Sequence[int]]]
 
 
 class Queue:
-    """A queue with its shards, in the order of their partitions. `shards` is for the engine: others ask."""
+    """A queue with its shards, in the order of their partitions. `shards` is for the engine: others ask.
 
-    __slots__ = ("_next", "counted", "names", "rates", "record", "shards")
+    What a turn asks of a queue is counted as its shards change (`observe`), so that no partition is asked for nothing.
+    """
+
+    __slots__ = (
+        "_counted", "_filled", "_groups", "_next", "config", "counted", "depth", "name", "names", "rates", "record", "shards",
+        "size_bytes",
+    )  # fmt: skip
 
     def __init__(self, record: QueueRecord, shards: list[Shard]) -> None:
-        self.shards = shards
+        self.name: QueueName = (record.namespace, record.name)
+        self.shards: list[Shard] = []
         self.names: dict[int, ShardName] = {}
         self.rates = RateWindow()
+        self.depth = 0  # messages that some group may still need
+        self.size_bytes = 0  # their payloads
+        self._counted: list[tuple[int, int]] = []  # what each shard has of both
         self._next = 0  # the partition that takes the next batch without keys
         self.counted: QueueConfig | None = None  # as the catalog has counted it
+        # By leasing group that is in use: the shards in which it may have something to deliver. One that has something
+        # in every shard is not kept up to date: nobody seems to consume it.
+        self._filled: dict[str, dict[int, Shard]] = {}
+        self.add_shards(record, shards)
+
+    def add_shards(self, record: QueueRecord, shards: list[Shard]) -> None:
+        """Take over a new record, and shards for partitions that are added."""
+        self.shards += shards
+        self._counted += [(0, 0)] * len(shards)
         self.change(record)
+        for shard in shards:
+            self.observe(shard)
 
     def change(self, record: QueueRecord) -> None:
         """Take over a new record. Its configuration is valid in the shards immediately."""
         self.record = record
+        self.config = record.config
+        self._groups = {group.name: group for group in record.groups}
+        self._filled.clear()
         for shard in self.shards:
             shard.config = record.config
             self.names[shard.number] = ShardName(record.namespace, record.name, shard.partition, record.config.journal)
 
-    @property
-    def name(self) -> QueueName:
-        return (self.record.namespace, self.record.name)
+    def observe(self, shard: Shard) -> None:
+        """A shard has changed."""
+        partition = shard.partition
+        live, size_bytes = self._counted[partition]
+        self._counted[partition] = counted = (shard.live, shard.size_bytes)
+        self.depth += counted[0] - live
+        self.size_bytes += counted[1] - size_bytes
+        for group, filled in list(self._filled.items()):
+            if not shard.has_next(group):
+                filled.pop(partition, None)
+            elif len(filled) < len(self.shards):
+                filled[partition] = shard
+            else:
+                del self._filled[group]
 
-    @property
-    def config(self) -> QueueConfig:
-        return self.record.config
+    def filled(self, group: str, partitions: Collection[int] | None = None) -> list[Shard]:
+        """The shards, of these partitions or of all, in which a leasing group may have something to deliver."""
+        filled = self._filled_of(group)
+        if partitions is None:
+            return list(filled.values())
+        return [shard for number, shard in filled.items() if number in partitions]
+
+    def has_next(self, group: str) -> bool:
+        """Whether a leasing group may have something to deliver."""
+        return bool(self._filled_of(group))
+
+    def _filled_of(self, group: str) -> dict[int, Shard]:
+        filled = self._filled.get(group)
+        if filled is None:
+            filled = {shard.partition: shard for shard in self.shards if shard.has_next(group)}
+            self._filled[group] = filled
+        return filled
 
     @property
     def partitions(self) -> int:
@@ -57,16 +106,6 @@ class Queue:
     def lacking(self) -> int:
         """Partitions that its configuration has and that are not added yet."""
         return self.config.partitions - len(self.shards)
-
-    @property
-    def depth(self) -> int:
-        """Messages that some group may still need."""
-        return sum([shard.live for shard in self.shards])
-
-    @property
-    def size_bytes(self) -> int:
-        """Payloads of the messages that some group may still need."""
-        return sum([shard.size_bytes for shard in self.shards])
 
     def room(self) -> int:
         """How many more messages it may hold; -1: no limit."""
@@ -99,10 +138,13 @@ class Queue:
         return sum([shard.leased(group) for shard in self.shards])
 
     def group(self, name: str) -> GroupRecord:
-        group = self.record.group(name)
+        group = self._groups.get(name)
         if group is None:
             raise GroupNotFound(group=name, queue=self.record.name)
         return group
+
+    def find_group(self, name: str) -> GroupRecord | None:
+        return self._groups.get(name)
 
     def lease_deadline(self, group: str, partition: int, message_id: int, token: int) -> int | None:
         """When a lease ends; None if it has ended: the message is not leased under this token."""

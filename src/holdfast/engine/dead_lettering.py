@@ -97,7 +97,7 @@ class DeadLettering:
         self, queue: Queue, shard: Shard, group: str, candidates: list[DeadLetterCandidate]
     ) -> list[DeadLetterCandidate]:
         """Candidates with their workflow states, which the dead letters keep."""
-        found = queue.record.group(group)
+        found = queue.find_group(group)
         if found is None or not any(item.delivery.flags & FLAG_STATE for item in candidates):
             return candidates
         keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in candidates]

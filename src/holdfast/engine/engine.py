@@ -12,7 +12,7 @@ queues.py, groups.py, messages.py, browse.py and cursors.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
@@ -240,6 +240,7 @@ class Engine:
             self._supply(shard, outcome.reads)
             outcome = shard.step(command, now)
         self._batch.add_step(shard, outcome, now)
+        queue.observe(shard)
         if outcome.dead_letter_candidates:
             self.dead_lettering.move(queue, shard, outcome.dead_letter_candidates, now)
         return outcome.reply
@@ -349,35 +350,48 @@ class Engine:
         consumer: str,
         protocol: str,
         now: int,
-        partitions: Iterable[int] | None = None,
+        partitions: Collection[int] | None = None,
         max_bytes: int = 0,
     ) -> list[Leased]:
         """Lease the next deliveries over all chosen partitions, in their order. The group is created if it is new."""
-        self.unfinished.discard(name)
         queue = self.queue(name, now, create=True)
         ensure_group(self, queue, group, GroupKind.LEASE, now)
-        shards = queue.chosen(partitions)
-        left = TICK_DELIVERIES_MAX
-        for shard in self.wake_ups.due_among(shards, now):
-            left -= self._tick_shard(queue, shard, left, now)
-            if left <= 0:
-                break
+        return self.lease_in(queue, group, limit, timeout, consumer, protocol, now, partitions, max_bytes)
+
+    def lease_in(
+        self,
+        queue: Queue,
+        group: str,
+        limit: int,
+        timeout: int,
+        consumer: str,
+        protocol: str,
+        now: int,
+        partitions: Collection[int] | None = None,
+        max_bytes: int = 0,
+    ) -> list[Leased]:
+        """As `lease`, in a queue that is found already, for a leasing group that it has."""
+        self.unfinished.discard(queue.name)
+        if self.wake_ups.next_at() <= now:
+            self._tick_among(queue, queue.chosen(partitions), now)
         timeout = timeout if timeout >= 0 else queue.config.delivery_timeout
         found: list[Leased] = []
         left = max_bytes
         runs = 0
-        while len(found) < limit:
+        while len(found) < limit and (shards := queue.filled(group, partitions)):
             before = len(found)
             bound = max(left, 1) if max_bytes else 0
-            for shard, quota in self._quotas(shards, group, limit - len(found), bound, one_at_least=not found):
+            for shard, quota in self._quotas(shards, group, limit - before, bound, one_at_least=not found):
                 runs += 1
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, quota, timeout, consumer, protocol, bound, one_at_least=not found)
                 reply = self.step(queue, shard, command, now)
+                if shard.skipped_blocked >= SKIP_BLOCKED_MAX:
+                    self.unfinished.add(queue.name)
                 found += reply
                 if max_bytes:
                     left -= sum([len(leased.message.payload) for leased in reply])
-                    if len(reply) < quota:
+                    if len(reply) < quota and len(shards) > 1:
                         limit = len(found)  # what comes next does not fit, and nothing may overtake it
                         break
             if len(found) == before or (max_bytes and left <= 0):
@@ -386,6 +400,18 @@ class Engine:
             found.sort(key=_place_of_leased)
         return found
 
+    def has_next(self, queue: Queue, group: str, now: int) -> bool:
+        """Whether a lease for a group may find something: there is something, or something is due."""
+        return queue.has_next(group) or self.wake_ups.next_at() <= now
+
+    def _tick_among(self, queue: Queue, shards: list[Shard], now: int) -> None:
+        """Do what is due in these shards before something is leased from them, a bounded part of it."""
+        left = TICK_DELIVERIES_MAX
+        for shard in self.wake_ups.due_among(shards, now):
+            left -= self._tick_shard(queue, shard, left, now)
+            if left <= 0:
+                break
+
     def _quotas(
         self, shards: list[Shard], group: str, limit: int, max_bytes: int, one_at_least: bool
     ) -> list[tuple[Shard, int]]:
@@ -393,14 +419,13 @@ class Engine:
 
         If several shards have some, they are no more than fit into `max_bytes`; one that has all limits itself.
         """
-        filled = [index for index, shard in enumerate(shards) if shard.head.ready]
-        if len(filled) == 1:
-            alone = shards[filled[0]]
-            return [(alone, count)] if (count := len(self.heads(alone, group, limit))) else []
+        if len(shards) == 1:
+            shards[0].skipped_blocked = 0
+            return [(shards[0], limit)]
         firsts: list[tuple[int, list[Place | Delivery]]] = []
-        for index in filled:
-            place = shards[index].next_place(group)
-            firsts.append((index, self.heads(shards[index], group) if place is None else [place]))
+        for index, shard in enumerate(shards):
+            place = shard.next_place(group)
+            firsts.append((index, self.heads(shard, group) if place is None else [place]))
         order = sorted((order_key(first[0]), index) for index, first in firsts if first)
         if not order:
             return []
@@ -513,7 +538,7 @@ class Engine:
 
     def wake_at(self) -> int:
         """When the next thing is due; NEVER if nothing is."""
-        return min(self.wake_ups.next_at(), self.transactions.wake_at(), self.audits.wake_at())
+        return min(self.wake_ups.next_at(), self.transactions.wake_at(), self.audits.wake_at)
 
 
 def _place_of_leased(leased: Leased) -> tuple[int, int]:

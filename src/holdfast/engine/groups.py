@@ -37,7 +37,7 @@ def create_group(
     """Create a group. `earliest`: it begins with all that is stored; None: it does if it is the queue's first.
     `by_consumer`: for somebody who does not administer the queue."""
     queue = engine.queue(name, now, create=True)
-    existing = queue.record.group(group)
+    existing = queue.find_group(group)
     if existing is not None:
         raise GroupExists(group=group, queue=name[1], kind=existing.kind.value)
     if kind is GroupKind.LEASE and (max_lag_messages or max_lag_age):
@@ -52,7 +52,7 @@ def create_group(
 
 def ensure_group(engine: Engine, queue: Queue, name: str, kind: GroupKind, now: int) -> GroupRecord:
     """A group by name, created on first use: the first one of a queue begins with all that is stored."""
-    group = queue.record.group(name)
+    group = queue.find_group(name)
     if group is None:
         check_consumers_share(engine, queue)
         return add_group(engine, queue, name, kind, now, earliest=not queue.record.groups)

@@ -119,8 +119,7 @@ def grow(engine: Engine, queue: Queue, now: int) -> None:
     added = engine.record.new_shards(min(queue.lacking, count))
     record = replace(record, shards=record.shards + added)
     new_shards = [engine.new_shard(record, partition) for partition in range(len(queue.shards), len(record.shards))]
-    queue.shards += new_shards
-    queue.change(record)
+    queue.add_shards(record, new_shards)
     engine.catalog.add(queue)
     engine.save_queue(queue)
     for shard in new_shards:

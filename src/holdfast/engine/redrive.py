@@ -264,7 +264,7 @@ def destination(
 
 def _check_group(target: Queue, name: str) -> None:
     """The group must exist, unless the queue has none yet: then the message waits for the first, like any other."""
-    group = target.record.group(name)
+    group = target.find_group(name)
     if group is None and any(other.kind is GroupKind.LEASE for other in target.record.groups):
         raise GroupNotFound(group=name, queue=target.record.name)
     if group is not None and group.kind is not GroupKind.LEASE:
@@ -273,9 +273,7 @@ def _check_group(target: Queue, name: str) -> None:
 
 def enqueue_for(engine: Engine, target: Queue, group: str, drafts: list[Draft], now: int) -> Enqueued:
     """Store the messages of dead letters, for one group or for all; for all too if there is no group yet."""
-    return engine.enqueue_in(
-        target, drafts, PROTOCOL, now, group=group if target.record.group(group) is not None else ""
-    )
+    return engine.enqueue_in(target, drafts, PROTOCOL, now, group=group if target.find_group(group) is not None else "")
 
 
 def _deliver(

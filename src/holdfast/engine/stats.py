@@ -123,14 +123,14 @@ def stats_steps(engine: Engine, name: QueueName, clock: Clock) -> Iterator[Queue
     for record in queue.record.groups:
         counts: list[GroupCounts] = []
         for shard in queue.shards if record.kind is GroupKind.LEASE else ():
-            if queue.record.group(record.name) is None:
+            if queue.find_group(record.name) is None:
                 break  # deleted meanwhile
             counts.append(_group_counts(engine, shard, record.name))
             work += 1
             if work % STEP_SHARDS == 0:
                 yield None
                 engine.check_open(queue)
-        if queue.record.group(record.name) is not None:
+        if queue.find_group(record.name) is not None:
             groups.append(_group_stats(queue, record, counts, clock()))
     leasing = [group for group in groups if group.kind is GroupKind.LEASE]
     heads = [shard.head for shard in queue.shards]

@@ -306,7 +306,7 @@ async def test_deliveries_that_die_by_their_deadline_leave_nothing_behind(
             client.accept(await client.delivery())
         quick.pass_time(31)
         await until(lambda: quick.group("jobs", "g").dead == {"max_retries": 4 * (number + 1)})  # noqa: B023
-    assert len(quick.node.cell.dispatcher.members._holders[JOBS, "g"]) <= 8
+    assert quick.node.cell.dispatcher.members.held((JOBS, "g")) <= 8
 
 
 # --- under the consumer ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from holdfast.broker.dispatch.members import GroupName, Member, Members
 from holdfast.broker.dispatch.waiters import Waiter, Waiters
 from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.core.queue import GroupKind
-from holdfast.engine.catalog import QueueName
+from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.groups import ensure_group
 from holdfast.errors import HoldfastError, StoreError
@@ -45,8 +45,7 @@ class Dispatcher:
 
     def _groups_of(self, queue: QueueName) -> list[GroupName]:
         """Groups of a queue that have waiters or members."""
-        waiting = dict.fromkeys(self.waiters.groups_of(queue))
-        return list({**waiting, **dict.fromkeys(self.members.groups_of(queue))})
+        return list(dict.fromkeys([*self.waiters.groups_of(queue), *self.members.groups_of(queue)]))
 
     def has_consumers(self, queue: QueueName) -> bool:
         """Whether somebody waits for the messages of a queue."""
@@ -55,10 +54,11 @@ class Dispatcher:
     def lease(self, engine: Engine, now: int) -> None:
         """Lease for waiters and members, in every dirty queue."""
         for name in engine.take_dirty():
-            queue = engine.queues.get(name)
+            groups = self._groups_of(name)
+            queue = engine.queues.get(name) if groups else None
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
-            for group in self._groups_of(name):
+            for group in groups:
                 try:
                     ensure_group(engine, queue, group[1], GroupKind.LEASE, now)
                 except StoreError:
@@ -66,8 +66,9 @@ class Dispatcher:
                 except HoldfastError as error:
                     self._refuse(group, error)
                 else:
-                    self._serve_waiters(engine, group, now)
-                    self._granted += self.members.serve(engine, queue, group, now)
+                    if engine.has_next(queue, group[1], now):
+                        self._serve_waiters(engine, queue, group, now)
+                        self._granted += self.members.serve(engine, queue, group, now)
 
     def _refuse(self, group: GroupName, error: HoldfastError) -> None:
         """The queue was deleted and created again, and the group is not a leasing group now or is one too many: that
@@ -75,11 +76,12 @@ class Dispatcher:
         self.waiters.reject(*group, error)
         self.refused += [(member, error) for member in self.members.of(group)]
 
-    def _serve_waiters(self, engine: Engine, group: GroupName, now: int) -> None:
+    def _serve_waiters(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> None:
         while (waiter := self.waiters.first(group)) is not None:
             request = waiter.request
-            found = engine.lease(
-                *group,
+            found = engine.lease_in(
+                queue,
+                group[1],
                 request.limit,
                 request.timeout,
                 request.consumer,

@@ -81,6 +81,11 @@ class Member:
         self.in_flight: dict[int, tuple[int, int, int]] = {}  # id -> (token, partition, payload bytes)
         self.deadlines: list[tuple[int, int, int]] = []  # heap of (deadline, id, token)
 
+    @property
+    def overdue_at(self) -> int:
+        """When it must have sent its next heartbeat."""
+        return self.last_seen + self.heartbeat_timeout
+
     def add_in_flight(self, deliveries: list[Leased]) -> None:
         for leased in deliveries:
             message = leased.message
@@ -122,36 +127,86 @@ class Member:
         return self.credit - len(self.in_flight)
 
 
+class MemberGroup:
+    """The members of one group, and which of them holds each delivery."""
+
+    __slots__ = ("holders", "members", "partitions", "prune_at", "rotation")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.holders: dict[int, Member] = {}  # by message id
+        self.partitions = 0  # of the queue when they were last assigned; 0: they are to be assigned again
+        self.prune_at = TIDY_MIN
+        self.rotation = 0
+
+    def in_turn(self) -> list[Member]:
+        """All members, one after the other the first."""
+        members = list(self.members.values())
+        if len(members) > 1:
+            self.rotation = first = (self.rotation + 1) % len(members)
+            members = members[first:] + members[:first]
+        return members
+
+    def rebalance(self, queue: Queue) -> None:
+        before = {name: member.partitions for name, member in self.members.items()}
+        for name, partitions in assign(queue.partitions, list(self.members), before).items():
+            self.members[name].partitions = partitions
+        self.partitions = queue.partitions
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Deliveries that have ended free their members' credit."""
+        for message_id in ids:
+            member = self.holders.pop(message_id, None)
+            if member is not None:
+                member.forget(message_id)
+
+    def hold(self, member: Member, leased: list[Leased]) -> None:
+        """A member holds these. Holders of deliveries that were dead-lettered or whose lease expired, which are never
+        settled, are forgotten now and then."""
+        holders = self.holders
+        for item in leased:
+            holders[item.message.id] = member
+        if len(holders) > self.prune_at:
+            self.holders = {one: holder for holder in self.members.values() for one in holder.in_flight}
+            self.prune_at = 2 * len(self.holders) + TIDY_MIN
+
+
 class Members:
     """All members of all groups of a node. `lease_bytes_max` bounds the payloads that one has in flight."""
 
     def __init__(self, lease_bytes_max: int) -> None:
         self._lease_bytes_max = lease_bytes_max
-        self._sizes: dict[GroupName, int] = {}  # partitions when they were last assigned
-        self._groups: dict[GroupName, dict[str, Member]] = {}
+        self._groups: dict[GroupName, MemberGroup] = {}
         self._of_queue: dict[QueueName, dict[GroupName, None]] = {}
-        self._holders: dict[GroupName, dict[int, Member]] = {}  # the member that holds each delivery
         self._watched: dict[Member, None] = {}  # those with a heartbeat timeout
-        self._rotations: dict[GroupName, int] = {}
-        self._prune_at: dict[GroupName, int] = {}
+        self.overdue_at = NEVER  # no heartbeat is overdue before
 
     def of(self, group: GroupName) -> list[Member]:
-        return list(self._groups.get(group, {}).values())
+        found = self._groups.get(group)
+        return [] if found is None else list(found.members.values())
 
     def get(self, group: GroupName, name: str) -> Member | None:
-        return self._groups.get(group, {}).get(name)
+        found = self._groups.get(group)
+        return None if found is None else found.members.get(name)
 
     def groups_of(self, queue: QueueName) -> Iterable[GroupName]:
         return self._of_queue.get(queue, ())
 
     def all_members(self) -> list[Member]:
-        return [member for members in self._groups.values() for member in members.values()]
+        return [member for group in self._groups.values() for member in group.members.values()]
+
+    def held(self, group: GroupName) -> int:
+        """How many deliveries are known to be held by members of a group."""
+        return len(self._groups[group].holders)
 
     def join(self, member: Member, queue: Queue) -> None:
         """Add a member; it replaces one of the same name."""
-        group = member.group
-        members = self._groups.setdefault(group, {})
-        before = members.get(member.name)
+        name = member.group
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = MemberGroup()
+            self._of_queue.setdefault(name[0], {})[name] = None
+        before = group.members.get(member.name)
         if before is not None:
             # The same consumer again, on a new connection: it still holds its deliveries.
             member.in_flight, member.deadlines, member.partitions, member.size_bytes = (
@@ -161,104 +216,84 @@ class Members:
                 before.size_bytes,
             )
             self._watched.pop(before, None)
-        members[member.name] = member
-        self._of_queue.setdefault(group[0], {})[group] = None
-        self._holders.setdefault(group, {}).update(dict.fromkeys(member.in_flight, member))
+        group.members[member.name] = member
+        group.holders.update(dict.fromkeys(member.in_flight, member))
         if member.heartbeat_timeout:
             self._watched[member] = None
-        self.rebalance(group, queue)
+            self.overdue_at = min(self.overdue_at, member.overdue_at)
+        group.rebalance(queue)
 
     def leave(self, member: Member, queue: Queue | None) -> bool:
         """Remove a member; its partitions go to the others. Returns whether it was there."""
-        group = member.group
-        members = self._groups.get(group)
-        if members is None or members.get(member.name) is not member:
+        name = member.group
+        group = self._groups.get(name)
+        if group is None or group.members.get(member.name) is not member:
             return False
-        del members[member.name]
+        del group.members[member.name]
         self._watched.pop(member, None)
-        if members:
-            self._sizes.pop(group, None)  # to be assigned again, now or when the queue exists again
+        if group.members:
+            group.partitions = 0  # to be assigned again, now or when the queue exists again
             if queue is not None:
-                self.rebalance(group, queue)
+                group.rebalance(queue)
             return True
-        del self._groups[group], self._holders[group]
-        self._sizes.pop(group, None)
-        self._rotations.pop(group, None)
-        self._prune_at.pop(group, None)
-        del self._of_queue[group[0]][group]
-        if not self._of_queue[group[0]]:
-            del self._of_queue[group[0]]
+        del self._groups[name]
+        del self._of_queue[name[0]][name]
+        if not self._of_queue[name[0]]:
+            del self._of_queue[name[0]]
         return True
 
-    def rebalance(self, group: GroupName, queue: Queue) -> None:
-        members = self._groups.get(group, {})
-        before = {name: member.partitions for name, member in members.items()}
-        for name, partitions in assign(queue.partitions, list(members), before).items():
-            members[name].partitions = partitions
-        self._sizes[group] = queue.partitions
+    def rebalance(self, queue: Queue) -> None:
+        """The queue has more partitions than before."""
+        for group in self.groups_of(queue.name):
+            self._groups[group].rebalance(queue)
 
     def queue_deleted(self, queue: QueueName) -> None:
         """Nothing is in flight any more. The members stay, for a queue of this name that may be created."""
         for group in self.groups_of(queue):
-            self._holders[group].clear()
-            for member in self._groups[group].values():
+            self._groups[group].holders.clear()
+            for member in self._groups[group].members.values():
                 member.forget_all()
 
     def adopt(self, member: Member, leased: Leased) -> None:
         """A member has reconnected and still holds this delivery."""
         member.add_in_flight([leased])
-        self._holders[member.group][leased.message.id] = member
+        self._groups[member.group].holders[leased.message.id] = member
 
     def settled(self, group: GroupName, settlements: list[Settlement], results: Sequence[object]) -> None:
         """Deliveries that were settled, by any client, free their members' credit."""
-        if self._holders.get(group):
+        found = self._groups.get(group)
+        if found is not None:
             ended = zip(settlements, results, strict=True)
-            self._forget(group, [one.id for one, result in ended if result is None and one.verb is not Verb.EXTEND])
+            found.forget([one.id for one, result in ended if result is None and one.verb is not Verb.EXTEND])
 
     def acked(self, group: GroupName, ids: list[int], results: Sequence[object]) -> None:
         """`settled` where all were acked."""
-        if self._holders.get(group):
-            ended = zip(ids, results, strict=True)
-            self._forget(group, [message_id for message_id, result in ended if result is None])
+        found = self._groups.get(group)
+        if found is not None:
+            found.forget([message_id for message_id, result in zip(ids, results, strict=True) if result is None])
 
-    def _forget(self, group: GroupName, ids: list[int]) -> None:
-        holders = self._holders[group]
-        for message_id in ids:
-            member = holders.pop(message_id, None)
-            if member is not None:
-                member.forget(message_id)
-
-    def serve(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
+    def serve(self, engine: Engine, queue: Queue, name: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
         """Lease what is ready to members that have credit left. Each is first in turn."""
-        members = list(self._groups.get(group, {}).values())
-        if not members:
+        group = self._groups.get(name)
+        if group is None:
             return []
-        if self._sizes.get(group) != queue.partitions:  # the queue was deleted and created again
-            self.rebalance(group, queue)
-        rotation = self._rotations[group] = self._rotations.get(group, 0) + 1
-        first = rotation % len(members)
+        if group.partitions != queue.partitions:  # the queue was deleted and created again
+            group.rebalance(queue)
         anywhere = queue.config.ordering is Ordering.NONE
-        self._prune(group)
+        members = group.in_turn()
         sent: list[tuple[Member, list[Leased]]] = []
-        for member in members[first:] + members[:first]:
+        for member in members:
             room = member.free(queue, now)
             if room <= 0 or not (anywhere or member.partitions):
                 continue
             if anywhere and len(members) > 1:
                 room = min(room, max(queue.config.batch_size, -(-member.credit // len(members))))
-            leased = self._lease(engine, queue, member, room, now, None if anywhere else member.partitions)
+            all_partitions = anywhere or len(members) == 1
+            leased = self._lease(engine, queue, member, room, now, None if all_partitions else member.partitions)
             if leased:
-                self._holders[group].update((item.message.id, member) for item in leased)
+                group.hold(member, leased)
                 sent.append((member, leased))
         return sent
-
-    def _prune(self, group: GroupName) -> None:
-        """Forget holders of deliveries that were dead-lettered or whose lease expired: those are never settled."""
-        holders = self._holders[group]
-        if len(holders) > self._prune_at.get(group, TIDY_MIN):
-            members = self._groups[group].values()
-            holders = self._holders[group] = {one: member for member in members for one in member.in_flight}
-            self._prune_at[group] = 2 * len(holders) + TIDY_MIN
 
     def _lease(
         self, engine: Engine, queue: Queue, member: Member, room: int, now: int, partitions: list[int] | None
@@ -268,25 +303,17 @@ class Members:
         if left <= 0:
             return []
         # A lease that is bounded by size costs more; most queues fit as a whole.
-        fits = queue.size_bytes <= left
-        leased = engine.lease(
-            member.group[0],
-            member.group[1],
-            room,
-            member.lease_timeout,
-            member.name,
-            member.protocol,
-            now,
-            partitions,
-            0 if fits else left,
-        )
-        member.add_in_flight(leased)
+        max_bytes = 0 if queue.size_bytes <= left else left
+        group, timeout, consumer = member.group[1], member.lease_timeout, member.name
+        leased = engine.lease_in(queue, group, room, timeout, consumer, member.protocol, now, partitions, max_bytes)
+        if leased:
+            member.add_in_flight(leased)
         return leased
 
     def timed_out(self, now: int) -> list[Member]:
         """Members whose heartbeat is overdue."""
-        return [member for member in self._watched if member.last_seen + member.heartbeat_timeout <= now]
-
-    def wake_at(self) -> int:
-        """When the next heartbeat is overdue."""
-        return min((member.last_seen + member.heartbeat_timeout for member in self._watched), default=NEVER)
+        if now < self.overdue_at:
+            return []
+        overdue = [member for member in self._watched if member.overdue_at <= now]
+        self.overdue_at = min((one.overdue_at for one in self._watched if one.overdue_at > now), default=NEVER)
+        return overdue

@@ -101,9 +101,9 @@ class ExportScheduler:
     def check_due(self) -> None:
         """After a commit: export now if a segment is full, else when it is old enough."""
         engine = self._engine()
-        if engine is None or engine.record.next_block - 1 <= engine.record.exported_block:
+        if engine is None or (record := engine.record).next_block - 1 <= record.exported_block:
             return
-        if self._exporter.fills_segment(self.behind, self._bytes):
+        if self._exporter.fills_segment(record.next_lsn - 1 - record.exported_lsn, self._bytes):
             self._wanted.set()
         elif self._timer is None:
             self._arm(self._settings.segment_age / SECOND)

@@ -82,14 +82,9 @@ class Queues:
         with cell.guard as engine:
             record = update_queue(engine, name, fields, cell.clock())
             queue = engine.queue(name, cell.clock())
-        self._rebalance(queue)
+        cell.dispatcher.members.rebalance(queue)
         self._grow(queue)
         return cell.submission(record)
-
-    def _rebalance(self, queue: Queue) -> None:
-        members = self._cell.dispatcher.members
-        for group in members.groups_of(queue.name):
-            members.rebalance(group, queue)
 
     def _grow(self, queue: Queue) -> None:
         """Go on adding partitions, if some are lacking and no task adds them already."""
@@ -100,7 +95,7 @@ class Queues:
     async def _finish_growth(self, queue: Queue) -> None:
         cell = self._cell
         await cell.in_steps(finish_growth(cell.engine, queue, cell.clock))
-        self._rebalance(queue)
+        cell.dispatcher.members.rebalance(queue)
 
     async def grown(self, name: QueueName) -> None:
         """Wait until a queue has all its partitions."""
