@@ -357,6 +357,8 @@ def test_a_group_that_there_is_not_has_no_deliveries_whatever_is_done_to_them() 
 
 def test_the_statistics_of_a_group() -> None:
     bench = Bench()
+    bench.enqueue("consumed")
+    bench.settle(bench.lease(1), Verb.ACK)
     assert bench.shard.group_counts("g").oldest_at is None
     bench.enqueue("a", "b", "c")
     first = bench.now
@@ -365,10 +367,10 @@ def test_the_statistics_of_a_group() -> None:
     bench.settle(bench.lease(2)[1:], Verb.NACK)
     counts = bench.shard.group_counts("g")
     assert (counts.ready, counts.waiting, counts.leased, counts.oldest_at) == (1, 1, 1, first)
-    assert counts.counters == {"leased": 2, "failed:nack": 1}
+    assert counts.counters == {"leased": 3, "acked": 1, "failed:nack": 1}
     assert bench.shard.counters() == [counts.counters]
-    assert sum(counts.delivery_times) == 2
-    assert sum(counts.processing_times) == 0
+    assert sum(counts.delivery_times) == 3
+    assert sum(counts.processing_times) == 1
 
 
 def test_how_a_lease_ended_is_remembered_by_its_token() -> None:

@@ -56,10 +56,28 @@ def test_what_is_tried_again_goes_behind_what_was_ready_before_also_beyond_the_w
 @pytest.mark.parametrize("batch", [100, WINDOW_MAX])
 def test_fresh_messages_wait_in_the_store_when_the_window_is_full(batch: int) -> None:
     bench = Bench()
+    bench.enqueue("consumed")
+    bench.settle(bench.lease(1), Verb.ACK)
     for first in range(0, MANY, batch):
         bench.enqueue(*numbered(batch, first))
     assert len(bench.group.window(128).loaded) == WINDOW_MAX
     assert payloads(bench.lease(2 * MANY)) == numbered(MANY + (-MANY) % batch)
+
+
+def test_new_messages_enter_no_window_of_a_group_that_nobody_consumes() -> None:
+    bench = Bench()
+    bench.enqueue(*numbered(3))
+    assert bench.group.windows == {}, "nothing was ever leased"
+    assert payloads(bench.lease(3)) == numbered(3)
+    for first in range(3, 3 + 2 * MANY, MANY):
+        bench.enqueue(*numbered(MANY, first))
+    assert not bench.group.follows, "its windows are full"
+    assert bench.group.fresh == 2 * MANY
+    assert payloads(bench.lease(3 * MANY)) == numbered(2 * MANY, 3)
+    bench.enqueue("last")
+    assert payloads(bench.lease()) == ["last"]
+    bench.enqueue("next")
+    assert [place.seq for place in bench.group.window(128).loaded] == [2 * MANY + 5], "it follows again"
 
 
 def test_a_message_deleted_beyond_the_window_is_never_seen() -> None:
@@ -87,7 +105,7 @@ def test_a_key_with_more_messages_than_a_window_keeps_nobody_waiting() -> None:
     bench.enqueue("b")
     first = bench.lease(10)
     assert payloads(first) == ["0", "a", "b"]
-    assert bench.group.head.fresh == MANY - 1
+    assert bench.group.fresh == MANY - 1
     bench.settle(first)
     for number in range(1, 20):
         leased = bench.lease(10)

@@ -16,7 +16,7 @@ from holdfast.engine.cell_record import CELL_KEY, read_cell_record
 from holdfast.engine.dead_lettering import FailedRequest
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine, Limits
-from holdfast.engine.queues import delete_queue
+from holdfast.engine.queues import delete_queue, update_queue
 from holdfast.engine.redrive import IDS_MAX, redrive
 from holdfast.errors import InvalidArgument, MessageTooLarge
 from holdfast.store import MemoryDisk, MemoryStore
@@ -271,3 +271,14 @@ def test_what_was_read_for_a_search_that_failed_is_read_again(cell: Rig, monkeyp
             cell.engine.heads(shard, "g")
     assert shard._have == {}
     assert [leased.message.payload for leased in cell.lease(1)] == [b"m"]
+
+
+def test_a_paused_queue_leases_nothing_from_any_of_its_partitions(memory: Rig) -> None:
+    memory.create_queue(partitions=2)
+    memory.create_group("g")
+    memory.enqueue(b"a")
+    memory.enqueue(b"b")
+    update_queue(memory.engine, TASKS, {"paused": True}, memory.now)
+    assert memory.lease(2) == []
+    update_queue(memory.engine, TASKS, {"paused": False}, memory.now)
+    assert [leased.message.payload for leased in memory.lease(2)] == [b"a", b"b"]

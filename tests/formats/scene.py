@@ -129,7 +129,7 @@ def dump(store: Store, engine: Engine, now: int) -> Iterator[str]:
                     yield f"  {record.name}: committed {shard.cursors[record.name].head.committed}"
                 else:
                     group = shard.groups[record.name]
-                    counts = f"{group.head.fresh} untouched, {group.leased} leased, {group.retrying} again"
+                    counts = f"{group.fresh} untouched, {group.leased} leased, {group.retrying} again"
                     yield f"  {record.name}: {counts}"
     for _, value in store.scan(Table.TRANSACTIONS, b"", ALL, 1_000):
         found = read_transaction(value)

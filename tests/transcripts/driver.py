@@ -631,7 +631,7 @@ class Scene:
                 again = sum(len(group.ready) for group in groups)
                 leased = sum(group.leased for group in groups)
                 details = [
-                    f"untouched={sum(group.head.fresh for group in groups)}",
+                    f"untouched={sum(group.fresh for group in groups)}",
                     f"again={again}",
                     f"leased={leased}",
                     f"waiting={sum(group.retrying for group in groups) - again}",

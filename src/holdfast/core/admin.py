@@ -9,7 +9,6 @@ from holdfast.core.commands import PURGE_START, AddGroup, Delete, Edit, Purge, P
 from holdfast.core.cursors import MOVE_BYTES
 from holdfast.core.effects import DeleteUntil, Effects, Outcome
 from holdfast.core.enqueue import make_ready, place_of, schedule
-from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import EntryKind
 from holdfast.core.leasing import free_key, next_of_keys, remove_from_window
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
@@ -50,12 +49,10 @@ def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None
         return
     if command.cursor:
         shard.add_cursor(command, new_cursor_head(shard, command.earliest))
-        shard.cursors[command.name].dirty = True
+        shard.cursors[command.name].mark_dirty()
     else:
-        head = new_group_head(shard, command.earliest)
-        group = LeaseGroup(command.number, command.name, head, shard.config.strict, shard.memory)
-        group.dirty = True
-        shard.groups[command.name] = group
+        shard.add_lease_group(command, new_group_head(shard, command.earliest)).mark_dirty()
+        shard.index.regroup(shard.groups.values())
         if command.earliest:
             _rewind_expiry(shard)
 
@@ -72,6 +69,8 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
             shard.memory.ended_leases.forget(group.ended)
         shard.groups.pop(command.name, None)
         shard.cursors.pop(command.name, None)
+        shard.index.dirty_cursors.pop(command.name, None)
+        shard.index.regroup(shard.groups.values())
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
         if group is not None and (group.deliveries or group.changed):  # in most partitions nothing is leased
             low, high = delivery_key(number, group.number, 0), delivery_key(number, group.number + 1, 0)

@@ -184,7 +184,7 @@ def advance_cursor(
     ending = [message for message in passed if goes(message.seq)]
     live = liveness(shard, [message for message in ending if settled.get(message.seq) != KEPT])
     cursor.head.committed = last
-    cursor.dirty = True
+    cursor.mark_dirty()
     shard.release_kept([len(message.payload) for message in ending if settled.get(message.seq) == KEPT])
     shard.unlist(_columns(leaving), effects, adjacent=alone and not shard.groups)
     for message in ending:

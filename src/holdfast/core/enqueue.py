@@ -220,7 +220,7 @@ def _fit(payloads: BytesColumn, limit: int) -> bool:
 def _window_room(shard: Shard, priority: int) -> int:
     """How many new messages a window takes, at most. With one more in sight it knows that the store has others."""
     empty = priority not in shard.head.priorities
-    return max([group.window(priority, empty).room for group in shard.groups.values()], default=0)
+    return max([group.window(priority, empty).room for group in shard.index.following.values()], default=0)
 
 
 def _reserve_cache(shard: Shard, count: int, size_bytes: int) -> bool:
@@ -518,15 +518,20 @@ def _count(
 
 
 def arrive(shard: Shard, arrivals: Arrivals, only: LeaseGroup | None = None) -> None:
-    """New messages enter the windows of all leasing groups, or of one, and are counted."""
+    """New messages are counted for all leasing groups, or for one, and enter the windows of those that follow."""
     head = shard.head
     priorities = head.priorities
     count = sum([arrived for arrived, _ in arrivals.values()])
-    for group in shard.groups.values() if only is None else (only,):
-        group.head.fresh += count
-        group.dirty = True
+    following = list(shard.index.following.values())
+    if only is None:
+        head.arrived += count
+    else:
+        only.head.fresh += count
+        only.mark_dirty()
+        following = [only] if only.follows else []
+    for group in following:
         for priority, (_, places) in arrivals.items():
-            group.window(priority, empty=priority not in priorities).arrive(places)
+            group.arrive(priority, places, empty=priority not in priorities)
     for priority, (arrived, _) in arrivals.items():
         priorities[priority] = priorities.get(priority, 0) + arrived
     head.ready += count
@@ -548,8 +553,8 @@ def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: E
     for group in shard.groups.values():
         if place.seq < group.head.start:
             continue
-        group.dirty = True
-        window = group.window(place.priority, empty=empty)
+        group.mark_dirty()
+        window = group.window(place.priority, empty=empty and group.follows)
         if place.stamp > window.frontier:
             group.head.fresh += 1
             window.insert(place)
@@ -565,7 +570,7 @@ def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now
     effects.ops.append(
         (Table.DELIVERIES, delivery_key(shard.number, group.number, message.id), write_delivery(delivery))
     )
-    group.dirty = True
+    group.mark_dirty()
 
 
 def place_of(shard: Shard, message: Message, stamp: int) -> Place:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter, is_
@@ -23,7 +23,7 @@ from holdfast.core.codecs import read_ready, ready_key_hash
 from holdfast.core.deliveries import STALE_MAX, Deadlines, Deliveries, Delivery, LeaseBatch
 from holdfast.core.ids import time_of_id
 from holdfast.core.memory import CellMemory, EndedLeases
-from holdfast.core.records import CursorHead, GroupHead, Place
+from holdfast.core.records import CursorHead, GroupHead, Place, ShardHead
 from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
 from holdfast.units import NEVER
 
@@ -111,17 +111,47 @@ class GroupCounts(NamedTuple):
     oldest_at: int | None  # when the oldest message was enqueued that is not settled, as far as its window shows
 
 
+class GroupIndex:
+    """What a shard knows of its groups without asking each of them: one that is idle costs a step nothing.
+
+    A group *follows* while it has a window that is complete: new messages go into its windows. One that nobody consumes
+    stops that when its windows are full, and one that is not leased from never begins.
+    """
+
+    __slots__ = ("bits", "dirty", "dirty_cursors", "following", "holding", "last_start", "shard_head", "skipping")
+
+    def __init__(self, shard_head: ShardHead) -> None:
+        self.shard_head = shard_head
+        self.dirty: dict[str, LeaseGroup] = {}  # changed since the last flush
+        self.dirty_cursors: dict[str, CursorGroup] = {}
+        self.following: dict[str, LeaseGroup] = {}
+        self.holding: dict[str, LeaseGroup] = {}  # those that may have a deadline or a backoff
+        self.skipping: dict[str, LeaseGroup] = {}  # those that have settled something without a lease
+        self.bits = 0  # of all leasing groups
+        self.last_start = 0  # messages from this sequence on are for all leasing groups
+
+    def regroup(self, groups: Iterable[LeaseGroup]) -> None:
+        """These are the leasing groups now."""
+        found = {group.name: group for group in groups}
+        for known in (self.dirty, self.following, self.holding, self.skipping):
+            for name in known.keys() - found.keys():
+                del known[name]
+        self.bits = sum([group.bit for group in found.values()])
+        self.last_start = max([group.head.start for group in found.values()], default=0)
+        self.holding.update(found)
+
+
 class LeaseGroup:
     """The state of one leasing group in one shard."""
 
     __slots__ = (
+        "_index",
         "backoff_ended",
         "backoffs",
         "bit",
         "changed",
         "deadlines",
         "deliveries",
-        "dirty",
         "ended",
         "expiring",
         "head",
@@ -136,7 +166,10 @@ class LeaseGroup:
         "windows",
     )
 
-    def __init__(self, number: int, name: str, head: GroupHead, strict: bool, memory: CellMemory) -> None:
+    def __init__(
+        self, number: int, name: str, head: GroupHead, strict: bool, memory: CellMemory, index: GroupIndex
+    ) -> None:
+        self._index = index
         self.number = number
         self.bit = 1 << number
         self.name = name
@@ -155,7 +188,8 @@ class LeaseGroup:
         self.expiring: list[Delivery] = []
         self.backoff_ended: list[Delivery] = []
         self.pending_dead_letters: dict[int, tuple[Delivery, str]] = {}  # until `DeadLettered`
-        self.dirty = False
+        if self.skips:
+            index.skipping[name] = self
         head.delivery_times = head.delivery_times or from_powers_of_two(head.delivery_ms)
         head.processing_times = head.processing_times or from_powers_of_two(head.processing_ms)
         head.delivery_ms = head.processing_ms = []
@@ -171,7 +205,46 @@ class LeaseGroup:
         window = self.windows.get(priority)
         if window is None:
             window = self.windows[priority] = PriorityWindow(self.head.frontiers.get(priority, self.head.base), empty)
+            if empty:
+                self.follow()
         return window
+
+    def follow(self) -> None:
+        """A window has become complete: new messages go into it."""
+        self._index.following[self.name] = self
+
+    def arrive(self, priority: int, places: list[Place], empty: bool) -> None:
+        """New messages, for a group that follows."""
+        self.window(priority, empty).arrive(places)
+        if not any([window.complete for window in self.windows.values()]):  # noqa: C419 - a list is faster
+            self._index.following.pop(self.name, None)
+
+    @property
+    def follows(self) -> bool:
+        return self.name in self._index.following
+
+    @property
+    def fresh(self) -> int:
+        """Live messages that it has not leased yet."""
+        return self.head.fresh + self._index.shard_head.arrived - self.head.arrived
+
+    def mark_dirty(self) -> None:
+        """Its head must be written."""
+        self._index.dirty[self.name] = self
+
+    def skip(self, seq: int) -> None:
+        """It has settled a message beyond its frontier without a lease."""
+        self.skips.add(seq)
+        self._index.skipping[self.name] = self
+
+    def unskip(self, seqs: Sequence[int]) -> None:
+        """These are removed: it need not skip them any more."""
+        skipped = self.skips.intersection(seqs)
+        if skipped:
+            self.skips -= skipped
+            self.mark_dirty()
+            if not self.skips:
+                del self._index.skipping[self.name]
 
     @property
     def retrying(self) -> int:
@@ -180,15 +253,18 @@ class LeaseGroup:
     def count(self, name: str, by: int = 1) -> None:
         counters = self.head.counters
         counters[name] = counters.get(name, 0) + by
-        self.dirty = True
+        self._index.dirty[self.name] = self
 
     def snapshot(self) -> GroupHead:
         """The head to store, with the frontiers as they are now."""
+        head = self.head
+        head.fresh, head.arrived = self.fresh, self._index.shard_head.arrived
         for priority, window in self.windows.items():
-            if window.frontier != self.head.base:
-                self.head.frontiers[priority] = window.frontier
-        self.head.skips = sorted(self.skips)
-        return self.head
+            if window.frontier != head.base:
+                head.frontiers[priority] = window.frontier
+        if self.skips or head.skips:
+            head.skips = sorted(self.skips)
+        return head
 
     # --- deliveries -------------------------------------------------------------------------------------------------
 
@@ -239,7 +315,7 @@ class LeaseGroup:
         batch.left -= count
         batch.ended |= (1 << count) - 1 << first
         self.changed[batch.token] = batch
-        self.dirty = True
+        self._index.dirty[self.name] = self
 
     def hold(self, key: bytes, message_id: int) -> None:
         """A message of this key, if any, is leased or backing off: others of it must wait."""
@@ -332,7 +408,7 @@ class LeaseGroup:
         times += [time_of_id(window.loaded[0].stamp) for window in self.windows.values() if window.loaded]
         ready = len(self.ready)
         return GroupCounts(
-            ready=head.fresh + ready,
+            ready=self.fresh + ready,
             waiting=len(self.deliveries) - self.leased - ready,
             leased=self.leased,
             counters=head.counters,
@@ -344,11 +420,11 @@ class LeaseGroup:
     @property
     def backlog(self) -> int:
         """Messages that it has not settled, without those that their producer delayed."""
-        return self.head.fresh + len(self.deliveries)
+        return self.fresh + len(self.deliveries)
 
     def unloaded(self, priorities: dict[int, int]) -> list[tuple[int, int]]:
         """The priorities of which no window shows the next message, and the stamps behind which it is."""
-        if not self.head.fresh:
+        if not self.fresh:
             return []
         windows = {priority: self.windows.get(priority) for priority in priorities}
         return [
@@ -426,7 +502,7 @@ class LeaseGroup:
                 return (priority, window) if len(window.loaded) <= WINDOW_MAX - WINDOW else None
         return None
 
-    def fresh(self, priorities: dict[int, int]) -> Iterator[Place]:
+    def loaded(self, priorities: dict[int, int]) -> Iterator[Place]:
         """Messages not leased yet, in the order of delivery, as far as they are loaded; keys are not considered."""
         windows: list[deque[Place]] = []
         for priority in sorted(priorities) if self.retrying < MAX_RETRYING else ():
@@ -478,17 +554,17 @@ class LeaseGroup:
             return []
         if self.ready:
             return [self.deliveries[self.ready[0][2]]]
-        place = next(self.fresh(priorities), None)
+        place = next(self.loaded(priorities), None)
         return [] if place is None else [place]
 
     def _choose_fresh(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         """The common case: no delivery is ready again, no key is held."""
-        chosen: list[Place | Delivery] = list(islice(self.fresh(priorities), limit))
+        chosen: list[Place | Delivery] = list(islice(self.loaded(priorities), limit))
         if not any([place.key for place in chosen]):  # noqa: C419 - a list is faster than a generator
             return chosen
         chosen = []
         keys: set[bytes] = set()
-        for place in self.fresh(priorities):
+        for place in self.loaded(priorities):
             if place.key:
                 if place.key in keys:
                     continue
@@ -501,7 +577,7 @@ class LeaseGroup:
     def _choose_merged(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         chosen: list[Place | Delivery] = []
         keys: set[bytes] = set()
-        fresh = self.fresh(priorities)
+        fresh = self.loaded(priorities)
         place = next(fresh, None)
         horizon = self.horizon(priorities)
         index = 0
@@ -555,16 +631,22 @@ class LeaseGroup:
 class CursorGroup:
     """The state of one cursor group in one shard. Its messages stay until it has committed past them."""
 
-    __slots__ = ("age_check_at", "dirty", "head", "max_lag_age", "max_lag_messages", "name", "number")
+    __slots__ = ("_index", "age_check_at", "head", "max_lag_age", "max_lag_messages", "name", "number")
 
-    def __init__(self, number: int, name: str, head: CursorHead, max_lag_messages: int, max_lag_age: int) -> None:
+    def __init__(
+        self, number: int, name: str, head: CursorHead, max_lag_messages: int, max_lag_age: int, index: GroupIndex
+    ) -> None:
+        self._index = index
         self.number = number
         self.name = name
         self.head = head
         self.max_lag_messages = max_lag_messages
         self.max_lag_age = max_lag_age
         self.age_check_at = 0 if max_lag_age else NEVER  # when the age of its oldest message is checked
-        self.dirty = False
+
+    def mark_dirty(self) -> None:
+        """Its head must be written."""
+        self._index.dirty_cursors[self.name] = self
 
     def arrive(self, now: int) -> None:
         """Messages were enqueued: check their age in time."""
@@ -584,4 +666,4 @@ class CursorGroup:
     def count(self, name: str, by: int) -> None:
         counters = self.head.counters
         counters[name] = counters.get(name, 0) + by
-        self.dirty = True
+        self.mark_dirty()

@@ -449,7 +449,7 @@ def _end_lease(group: LeaseGroup, delivery: Delivery) -> None:
         group.leased -= 1
     delivery.token = 0
     delivery.deadline = 0
-    group.dirty = True
+    group.mark_dirty()
 
 
 def write_own_record(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
@@ -652,11 +652,11 @@ def _end_of(reason: str, dead_letter: int) -> JournalEvent:
 def remove_from_window(group: LeaseGroup, place: Place) -> None:
     """Remove a message that the group has not leased. While other groups need it, this one must skip it."""
     group.head.fresh -= 1
-    group.dirty = True
+    group.mark_dirty()
     window = group.window(place.priority)
     if place.stamp > window.frontier:
         window.drop(place.stamp)
-        group.skips.add(place.seq)
+        group.skip(place.seq)
 
 
 def _wait_for_dead_queue(

@@ -330,6 +330,7 @@ class ShardHead(msgspec.Struct, array_like=True):
     unneeded_seq: int = 0  # where the search for messages that only a removed group needed continues; 0: none is due
     kept: int = 0  # KEPT marks in SETTLED: messages that only cursor groups need
     kept_bytes: int = 0  # their payloads
+    arrived: int = 0  # messages that entered the order of delivery for all leasing groups, when they were enqueued
 
 
 class GroupHead(msgspec.Struct, array_like=True):
@@ -339,13 +340,14 @@ class GroupHead(msgspec.Struct, array_like=True):
     start: int
     base: int
     frontiers: dict[int, int]
-    fresh: int = 0  # live messages it has not leased yet
+    fresh: int = 0  # live messages it has not leased yet, of those that had arrived then: see `arrived`
     counters: dict[str, int] = {}
     delivery_ms: list[int] = []  # of format 2: histograms by powers of two
     processing_ms: list[int] = []
     skips: list[int] = []  # sequences beyond its frontiers that it has settled
     delivery_times: list[int] = []  # histograms (see groups.py): enqueue to first lease, lease to ack
     processing_times: list[int] = []
+    arrived: int = 0  # `ShardHead.arrived` when `fresh` was counted: what has arrived since is fresh too
 
 
 class CursorHead(msgspec.Struct, array_like=True):

@@ -33,7 +33,7 @@ from holdfast.core.codecs import (
 from holdfast.core.commands import AddGroup, Command
 from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch, LeasePart
 from holdfast.core.effects import Effects, Missing, Outcome, Read, deletions
-from holdfast.core.groups import CursorGroup, GroupCounts, LeaseGroup
+from holdfast.core.groups import CursorGroup, GroupCounts, GroupIndex, LeaseGroup
 from holdfast.core.ids import UNKEYED, IdGenerator
 from holdfast.core.journal import EntryKind
 from holdfast.core.memory import CellMemory, Masks
@@ -156,6 +156,7 @@ class Shard:
         self.ids = ids
         self.memory = memory
         self.head = ShardHead(priorities={})
+        self.index = GroupIndex(self.head)
         self.groups: dict[str, LeaseGroup] = {}
         self.cursors: dict[str, CursorGroup] = {}
         self.cached_records: dict[int, bytes] = {}
@@ -174,7 +175,7 @@ class Shard:
     def open(self, groups: Iterable[GroupRecord], stored: ShardRecords, now: int) -> None:
         """Restore what was stored."""
         if stored.head is not None:
-            self.head = read_shard_head(stored.head)
+            self.head = self.index.shard_head = read_shard_head(stored.head)
         heads = {int.from_bytes(key[4:8], "big"): value for key, value in stored.groups}
         by_number: dict[int, LeaseGroup] = {}
         for record in groups:
@@ -182,16 +183,22 @@ class Shard:
             if record.kind is GroupKind.CURSOR:
                 self.add_cursor(record, read_cursor_head(value))
             else:
-                group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict, self.memory)
-                self.groups[record.name] = by_number[record.number] = group
+                group = self.add_lease_group(record, read_group_head(value))
+                by_number[record.number] = group
         for key, value in stored.deliveries:
             by_number[int.from_bytes(key[4:8], "big")].restore(read_delivery(key, value), now)
         for number, token, leases, ended in read_leases(stored.leases):
             by_number[number].restore_batch(LeaseBatch(token, leases, ended))
+        self.index.regroup(self.groups.values())
+
+    def add_lease_group(self, record: GroupRecord | AddGroup, head: GroupHead) -> LeaseGroup:
+        group = LeaseGroup(record.number, record.name, head, self.config.strict, self.memory, self.index)
+        self.groups[record.name] = group
+        return group
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
         self.cursors[record.name] = CursorGroup(
-            record.number, record.name, head, record.max_lag_messages, record.max_lag_age
+            record.number, record.name, head, record.max_lag_messages, record.max_lag_age, self.index
         )
 
     # --- stepping ---------------------------------------------------------------------------------------------------
@@ -243,8 +250,8 @@ class Shard:
 
     def heads(self, group: str, limit: int) -> tuple[list[Place | Delivery], list[Read]]:
         """Up to `limit` messages or deliveries that `group` may lease next, or what must be read first."""
-        lease_group = self.groups.get(group)
-        if lease_group is None or self.config.paused:
+        lease_group = self.groups[group]
+        if self.config.paused:
             return [], []
         try:
             self.fill_windows(lease_group, limit)
@@ -259,12 +266,11 @@ class Shard:
     def has_next(self, group: str) -> bool:
         """Whether a leasing group may have something to deliver, now or when a key or a lease is released."""
         lease_group = self.groups.get(group)
-        return lease_group is not None and bool(lease_group.head.fresh or lease_group.ready)
+        return lease_group is not None and bool(lease_group.ready or lease_group.fresh)
 
     def next_place(self, group: str) -> Place | None:
         """The first of `heads`, if it is known without a search; None: call `heads`."""
-        lease_group = self.groups.get(group)
-        return None if lease_group is None or self.config.paused else lease_group.next_place(self.head.priorities)
+        return None if self.config.paused else self.groups[group].next_place(self.head.priorities)
 
     def horizon(self, group: str) -> tuple[int, int] | None:
         """The place beyond which `heads` does not know the order of delivery; None if it knows all of it."""
@@ -277,16 +283,16 @@ class Shard:
         self.dirty = False
         ops = effects.ops
         ops.append((Table.SHARDS, shard_key(self.number), write_head(self.head)))
-        for group in self.groups.values():
-            if group.dirty:
-                group.dirty = False
-                ops.append((Table.GROUPS, group_key(self.number, group.number), write_head(group.snapshot())))
-                if group.changed:
-                    self._flush_batches(group, effects)
-        for cursor in self.cursors.values():
-            if cursor.dirty:
-                cursor.dirty = False
-                ops.append((Table.GROUPS, group_key(self.number, cursor.number), write_head(cursor.head)))
+        index = self.index
+        for group in index.dirty.values():
+            ops.append((Table.GROUPS, group_key(self.number, group.number), write_head(group.snapshot())))
+            if group.changed:
+                self._flush_batches(group, effects)
+        index.holding |= index.dirty
+        index.dirty.clear()
+        for cursor in index.dirty_cursors.values():
+            ops.append((Table.GROUPS, group_key(self.number, cursor.number), write_head(cursor.head)))
+        index.dirty_cursors.clear()
 
     def _flush_batches(self, group: LeaseGroup, effects: Effects) -> None:
         """Write which leases of a batch have ended, or delete its record if all have."""
@@ -308,8 +314,13 @@ class Shard:
         if head.unneeded_seq:
             return 0
         wake = NEVER
-        for group in self.groups.values():
-            wake = min(wake, group.wake_at())
+        holding = self.index.holding
+        for group in list(holding.values()):
+            at = group.wake_at()
+            if at < wake:
+                wake = at
+            elif at == NEVER:
+                del holding[group.name]  # until it changes again
         for cursor in self.cursors.values():
             wake = 0 if cursor.lags(head.next_seq) else min(wake, cursor.age_check_at)
         for at in (head.next_due, head.next_expiry, head.next_early):
@@ -320,8 +331,7 @@ class Shard:
     @property
     def unsaved(self) -> bool:
         """Whether a group has moved that `flush` has not written: a step may do that without any other record."""
-        groups, cursors = self.groups.values(), self.cursors.values()
-        return any(group.dirty for group in groups) or any(cursor.dirty for cursor in cursors)
+        return bool(self.index.dirty or self.index.dirty_cursors)
 
     @property
     def live(self) -> int:
@@ -509,8 +519,10 @@ class Shard:
             self.skipped_blocked += len(unneeded)
             if not places and not window.loaded:  # no message up to here is for this group
                 window.frontier = reached
-                group.dirty = True
+                group.mark_dirty()
         window.fill(places, reached, more)
+        if window.complete:
+            group.follow()
 
     def _not_for(self, group: LeaseGroup, rows: Rows) -> set[int]:
         """The sequences of READY rows whose messages are for other groups only."""
@@ -524,11 +536,9 @@ class Shard:
 
     def needed(self, seq: int) -> int:
         """Bits of the leasing groups that messages with this sequence are for."""
-        bits = 0
-        for group in self.groups.values():
-            if group.head.start <= seq:
-                bits |= group.bit
-        return bits
+        if seq >= self.index.last_start:
+            return self.index.bits
+        return sum([group.bit for group in self.groups.values() if group.head.start <= seq])
 
     def shared(self) -> bool:
         """Whether several groups must settle a message, or one was removed and `drop_unneeded` is not done."""
@@ -618,11 +628,8 @@ class Shard:
         if any(places.flags):
             for place in places.rows():
                 self.remove_extras(place, effects)
-        for group in self.groups.values():
-            skipped = group.skips.intersection(seqs) if group.skips else ()
-            if skipped:
-                group.skips -= skipped
-                group.dirty = True
+        for group in list(self.index.skipping.values()):
+            group.unskip(seqs)
         if self.cached_records:
             take = self.cached_records.pop
             self.memory.cache_used_bytes -= sum([len(take(seq, b"")) for seq in seqs])
@@ -698,7 +705,7 @@ class Shard:
         prefix = group_key(self.number, group.number)
         effects.ops += deletions(Table.DELIVERIES, prefix, own)
         effects.ops += deletions(Table.STATES, prefix, stateful)
-        group.dirty = True
+        group.mark_dirty()
 
 
 COMMANDS: dict[type[Command[Any]], Callable[[Shard, Any, int, Outcome[Any]], None]] = {}
@@ -724,6 +731,7 @@ def new_cursor_head(shard: Shard, earliest: bool) -> CursorHead:
 
 def new_group_head(shard: Shard, earliest: bool) -> GroupHead:
     """Where a new leasing group starts: with all that is stored, or after it."""
+    arrived = shard.head.arrived
     if earliest:
-        return GroupHead(start=1, base=0, frontiers={}, fresh=shard.head.ready)
-    return GroupHead(start=shard.head.next_seq, base=shard.ids.floor - 1, frontiers={}, fresh=0)
+        return GroupHead(start=1, base=0, frontiers={}, fresh=shard.head.ready, arrived=arrived)
+    return GroupHead(start=shard.head.next_seq, base=shard.ids.floor - 1, frontiers={}, fresh=0, arrived=arrived)

@@ -58,7 +58,7 @@ def put_state(shard: Shard, command: PutState, _now: int, effects: Outcome[Workf
     if not delivery.flags & FLAG_STATE:
         delivery.flags |= FLAG_STATE
         write_own_record(shard, group, delivery, effects)
-        group.dirty = True
+        group.mark_dirty()
     effects.reply = after
 
 

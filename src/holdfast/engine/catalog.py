@@ -297,9 +297,6 @@ class Catalog:
         for number in numbers:
             del self._by_shard[number]
 
-    def queue_of(self, shard: Shard) -> Queue:
-        return self._by_shard[shard.number]
-
     def shard(self, number: int) -> tuple[Queue, Shard] | None:
         """A shard by its number, with its queue; None if it is deleted and the turn of that is over."""
         queue = self._by_shard.get(number)

@@ -380,20 +380,22 @@ class Engine:
         runs = 0
         while len(found) < limit and (shards := queue.filled(group, partitions)):
             before = len(found)
+            for shard in shards:
+                shard.skipped_blocked = 0
             bound = max(left, 1) if max_bytes else 0
             for shard, quota in self._quotas(shards, group, limit - before, bound, one_at_least=not found):
                 runs += 1
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, quota, timeout, consumer, protocol, bound, one_at_least=not found)
                 reply = self.step(queue, shard, command, now)
-                if shard.skipped_blocked >= SKIP_BLOCKED_MAX:
-                    self.unfinished.add(queue.name)
                 found += reply
                 if max_bytes:
                     left -= sum([len(leased.message.payload) for leased in reply])
                     if len(reply) < quota and len(shards) > 1:
                         limit = len(found)  # what comes next does not fit, and nothing may overtake it
                         break
+            if any([shard.skipped_blocked >= SKIP_BLOCKED_MAX for shard in shards]):  # noqa: C419 - as everywhere here
+                self.unfinished.add(queue.name)
             if len(found) == before or (max_bytes and left <= 0):
                 break
         if runs > 1:
@@ -420,7 +422,6 @@ class Engine:
         If several shards have some, they are no more than fit into `max_bytes`; one that has all limits itself.
         """
         if len(shards) == 1:
-            shards[0].skipped_blocked = 0
             return [(shards[0], limit)]
         firsts: list[tuple[int, list[Place | Delivery]]] = []
         for index, shard in enumerate(shards):
@@ -451,8 +452,6 @@ class Engine:
         while reads:
             self._supply(shard, reads)
             found, reads = shard.heads(group, limit)
-        if shard.skipped_blocked >= SKIP_BLOCKED_MAX:
-            self.unfinished.add(self.catalog.queue_of(shard).name)
         return found
 
     def oldest_places(self, shard: Shard) -> list[Place]:

@@ -37,7 +37,7 @@ def create_group(
     """Create a group. `earliest`: it begins with all that is stored; None: it does if it is the queue's first.
     `by_consumer`: for somebody who does not administer the queue."""
     queue = engine.queue(name, now, create=True)
-    existing = queue.find_group(group)
+    existing = queue.record.group(group)
     if existing is not None:
         raise GroupExists(group=group, queue=name[1], kind=existing.kind.value)
     if kind is GroupKind.LEASE and (max_lag_messages or max_lag_age):

@@ -8,7 +8,7 @@
         dead queue, jobs of redrives have the rights of who began them, and transactions belong to who began them
         (REMEMBERED). Code of 2 would let everybody use their ids. Histograms of groups have four buckets for each
         power of two; edited messages keep what they were enqueued with; jobs of redrives know by an id what had died
-        when they began
+        when they began; what a group has not leased is counted from what has arrived in its shard
 
 The file FORMAT of a directory has its number. A directory of a newer format than this code's is refused, since its
 unknown records would be lost; one of an older format is migrated step by step, or refused where there is no step.
