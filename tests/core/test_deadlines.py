@@ -62,7 +62,7 @@ def test_what_is_stale_is_forgotten_when_it_is_the_most() -> None:
     deadlines.add(10, [0], [-5])
     last = STALE_MAX + 9
     deliveries.remove(list(range(1, last)))
-    deadlines.tidy(leased=1)
+    deadlines.tidy()
     assert deadlines.size == 1
     assert deadlines.first() == 50
     assert deadlines.take(50, 10) == [last]

@@ -20,7 +20,7 @@ from holdfast.core.commands import (
     Verb,
     Withdraw,
 )
-from holdfast.core.effects import Effects, Missing
+from holdfast.core.effects import Missing, Op
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Table
 from holdfast.engine.browse import browse_messages, browse_range
@@ -148,12 +148,13 @@ def test_who_has_settled_what_is_read_again_when_too_much_to_remember(monkeypatc
 def test_heads_are_written_once_for_a_change() -> None:
     bench = Bench()
     bench.step(Lease("g", 1, SECOND))
-    first, second = Effects(), Effects()
+    first: list[Op] = []
+    second: list[Op] = []
     bench.shard.dirty = True
     bench.shard.flush(first)
     bench.shard.flush(second)
-    assert [table for table, _, _ in first.ops] == [Table.SHARDS]
-    assert second.ops == []
+    assert [table for table, _, _ in first] == [Table.SHARDS]
+    assert second == []
 
 
 def test_a_record_that_was_not_asked_for_is_asked_for() -> None:

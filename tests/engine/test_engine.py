@@ -282,3 +282,12 @@ def test_a_paused_queue_leases_nothing_from_any_of_its_partitions(memory: Rig) -
     assert memory.lease(2) == []
     update_queue(memory.engine, TASKS, {"paused": False}, memory.now)
     assert [leased.message.payload for leased in memory.lease(2)] == [b"a", b"b"]
+
+
+def test_nothing_overtakes_a_message_that_does_not_fit_into_a_lease(memory: Rig) -> None:
+    memory.create_queue(partitions=2)
+    memory.create_group("g")
+    memory.enqueue(bytes(10), bytes(10), bytes(30))
+    memory.enqueue(bytes(1))
+    assert [len(leased.message.payload) for leased in memory.lease(3, max_bytes=25)] == [10, 10]
+    assert [len(leased.message.payload) for leased in memory.lease(3, max_bytes=40)] == [30, 1]

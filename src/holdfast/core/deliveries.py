@@ -394,10 +394,8 @@ class Deadlines:
             self.size -= 1
         return taken
 
-    def tidy(self, leased: int) -> None:
-        """Remove entries of leases that are not current, if they are the majority. `leased` leases are current."""
-        if self.size <= 2 * leased + STALE_MAX:
-            return
+    def tidy(self) -> None:
+        """Remove entries of leases that are not current."""
         heap: list[tuple[int, int, list[int], list[int]]] = []
         for deadline, token, ids, tokens in self._heap:
             kept = [pair for pair in zip(ids, tokens, strict=True) if self._deliveries.is_leased(*pair, deadline)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct as Layout
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from holdfast.core.deliveries import Delivery
 from holdfast.core.records import Message, Table, WorkflowState
@@ -117,6 +117,10 @@ def run_end(numbers: Sequence[int], start: int) -> int:
     return end
 
 
+Entry = tuple[Any, ...]
+"""An entry of the journal: its kind (`EntryKind`), the number of the shard, and what that kind has."""
+
+
 class Read(NamedTuple):
     """A read the core needs: one record when `end` is None, else at most `limit` records of the range, ascending."""
 
@@ -152,7 +156,7 @@ class Effects:
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
-        self.entries: list[tuple[object, ...]] = []
+        self.entries: list[Entry] = []
         self.rows = 0  # journal rows in `entries`: one entry may stand for many
         self.dead_letter_candidates: list[DeadLetterCandidate] = []
 
@@ -163,6 +167,9 @@ class Outcome(Effects, Generic[R]):
     __slots__ = ("reads", "reply")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.ops = []  # here and not by `super().__init__`: there is one of these for every step
+        self.entries = []
+        self.rows = 0
+        self.dead_letter_candidates = []
         self.reply: R = None  # type: ignore[assignment]  # the handler of the command sets it, unless R is None
         self.reads: list[Read] = []

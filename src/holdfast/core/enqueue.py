@@ -82,17 +82,17 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]
     if _enqueue_columnar(shard, command, now, effects):
         return
     drafts = command.drafts
-    if isinstance(drafts, HomogeneousDrafts):
+    if type(drafts) is HomogeneousDrafts:
         drafts = list(drafts)
         command = replace(command, drafts=drafts)
-    _require_known(shard, [draft for draft in drafts if draft.extra is not NO_EXTRA])
+    _require_known(shard, drafts)
     reply = Enqueued([], {}, {}, shard.head.next_seq)
     accepted = _accept(shard, command, reply)
     if command.dry_run:
         reply.ids = [0] * len(drafts)
         effects.reply = reply
         return
-    only = _only(shard, command)
+    only = _only(shard, command) if command.group else None
     given = command.ids
     fresh = [given[index] for index in accepted] if given else shard.ids.take(now, len(accepted))
     if len(accepted) == len(drafts):
@@ -113,7 +113,8 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]
         _store(shard, values, places, size_bytes, command.protocol, now, effects, only)
         if only is not None:
             _journal_unneeded(shard, only, fresh, effects)
-    _journal_duplicates(shard, command, reply, effects)
+    if reply.duplicates or reply.errors:
+        _journal_duplicates(shard, command, reply, effects)
     effects.reply = reply
 
 
@@ -167,9 +168,7 @@ def _enqueue_columnar(shard: Shard, command: Enqueue, now: int, effects: Outcome
     priority, extra = drafts[0].priority, drafts[0].extra
     if extra is not NO_EXTRA and (not extra.metadata_only or oversized(extra)):
         return False
-    payloads = (
-        drafts.payloads if isinstance(drafts, HomogeneousDrafts) else _homogeneous_payloads(drafts, priority, extra)
-    )
+    payloads = drafts.payloads if type(drafts) is HomogeneousDrafts else _homogeneous_payloads(drafts, priority, extra)
     if payloads is None or not _fit(payloads, config.max_message_size):
         return False
     if not 0 <= priority <= PRIORITY_MAX or (config.strict and priority != PRIORITY_DEFAULT):
@@ -234,9 +233,7 @@ def _reserve_cache(shard: Shard, count: int, size_bytes: int) -> bool:
 
 
 def _only(shard: Shard, command: Enqueue) -> LeaseGroup | None:
-    """The group that messages are for; None: all groups."""
-    if not command.group:
-        return None
+    """The group that messages are for; None: it is the only one."""
     group = shard.lease_group(command.group, "be sent messages of its own")
     return group if len(shard.groups) > 1 else None
 
@@ -285,10 +282,12 @@ def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects
         effects.rows += 1
 
 
-def _require_known(shard: Shard, drafts: list[Draft]) -> None:
+def _require_known(shard: Shard, drafts: Sequence[Draft]) -> None:
     """Require the records of sources. Of producers' ids the engine has told what is known."""
     reads: list[Read] = []
     for draft in drafts:
+        if draft.extra is NO_EXTRA:
+            continue
         origin = draft.extra.origin
         if origin is not None and origin.once:
             reads.append(Read(Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))

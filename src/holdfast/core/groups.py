@@ -394,13 +394,19 @@ class LeaseGroup:
 
     def wake_at(self) -> int:
         """When the next deadline or backoff ends."""
-        self.deadlines.tidy(self.leased)
+        deadlines = self.deadlines
+        if deadlines.size > 2 * self.leased + STALE_MAX:
+            deadlines.tidy()
+        deadline = deadlines.first()
+        wake = NEVER if deadline is None else deadline
+        if not self.backoffs:
+            return wake
         if len(self.backoffs) > 2 * self.retrying + STALE_MAX:  # of what was purged, say
             self.backoffs = [entry for entry in self.backoffs if self._backs_off(*entry)]
             heapify(self.backoffs)
-        deadline = self.deadlines.first()
-        wake = NEVER if deadline is None else deadline
-        return min(wake, self.backoffs[0][0]) if self.backoffs else wake
+            if not self.backoffs:
+                return wake
+        return min(wake, self.backoffs[0][0])
 
     def counts(self) -> GroupCounts:
         head = self.head
@@ -505,7 +511,8 @@ class LeaseGroup:
     def loaded(self, priorities: dict[int, int]) -> Iterator[Place]:
         """Messages not leased yet, in the order of delivery, as far as they are loaded; keys are not considered."""
         windows: list[deque[Place]] = []
-        for priority in sorted(priorities) if self.retrying < MAX_RETRYING else ():
+        few = len(self.deliveries) - self.leased < MAX_RETRYING
+        for priority in sorted(priorities) if few else ():
             window = self.window(priority)
             windows.append(window.loaded)
             if not window.complete:

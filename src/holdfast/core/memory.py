@@ -50,11 +50,10 @@ class SharedBound:
             self.size -= holder.trim(0)
 
     def enforce(self) -> None:
-        """Between two steps: have holders forget what exceeds the bound."""
-        if self.size > self.limit:
-            self._holders = {holder: None for holder in self._holders if len(holder)}
-            share = self.limit * 3 // 4 // len(self._holders)
-            self.size -= sum([holder.trim(share) for holder in self._holders])
+        """The bound is exceeded: have holders forget the rest."""
+        self._holders = {holder: None for holder in self._holders if len(holder)}
+        share = self.limit * 3 // 4 // len(self._holders)
+        self.size -= sum([holder.trim(share) for holder in self._holders])
 
 
 class CellMemory:
@@ -68,6 +67,12 @@ class CellMemory:
         self.cache_used_bytes = 0
         self.ended_leases = SharedBound(ended_leases)
         self.masks = SharedBound(masks)
+
+    def enforce(self) -> None:
+        """Between two steps: have the shards forget what exceeds the bounds."""
+        for bound in (self.ended_leases, self.masks):
+            if bound.size > bound.limit:
+                bound.enforce()
 
 
 class EndedLeases:

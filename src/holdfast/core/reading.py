@@ -118,7 +118,8 @@ def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
 
 def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
     """How many records to read at a time so that about `max_bytes` are read."""
-    average = shard.size_bytes // max(shard.live, 1) + 1
+    count, size_bytes = shard.counted()
+    average = size_bytes // max(count, 1) + 1
     return max(1, min(limit, CHUNK, max_bytes // average + 1))
 
 

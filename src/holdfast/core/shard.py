@@ -32,7 +32,7 @@ from holdfast.core.codecs import (
 )
 from holdfast.core.commands import AddGroup, Command
 from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch, LeasePart
-from holdfast.core.effects import Effects, Missing, Outcome, Read, deletions
+from holdfast.core.effects import Effects, Missing, Op, Outcome, Read, deletions
 from holdfast.core.groups import CursorGroup, GroupCounts, GroupIndex, LeaseGroup
 from holdfast.core.ids import UNKEYED, IdGenerator
 from holdfast.core.journal import EntryKind
@@ -220,10 +220,10 @@ class Shard:
         if self._have:
             self._forget()
         # Here and not when something is added: a step relies on what it has required.
-        if self.masks.wide or len(self.masks) > MASKS_MAX:
-            self.masks.clear()
-        self.memory.masks.enforce()
-        self.memory.ended_leases.enforce()
+        masks = self.masks
+        if masks.wide or len(masks.known) > MASKS_MAX:
+            masks.clear()
+        self.memory.enforce()
         self.dirty = True
         return effects
 
@@ -266,7 +266,10 @@ class Shard:
     def has_next(self, group: str) -> bool:
         """Whether a leasing group may have something to deliver, now or when a key or a lease is released."""
         lease_group = self.groups.get(group)
-        return lease_group is not None and bool(lease_group.ready or lease_group.fresh)
+        if lease_group is None:
+            return False
+        head = lease_group.head
+        return bool(lease_group.ready) or head.fresh + self.head.arrived != head.arrived
 
     def next_place(self, group: str) -> Place | None:
         """The first of `heads`, if it is known without a search; None: call `heads`."""
@@ -276,27 +279,27 @@ class Shard:
         """The place beyond which `heads` does not know the order of delivery; None if it knows all of it."""
         return self.groups[group].horizon(self.head.priorities)
 
-    def flush(self, effects: Effects) -> None:
+    def flush(self, ops: list[Op]) -> None:
         """Write the heads that have changed since the last flush: once a commit, not once a step."""
         if not self.dirty:
             return
         self.dirty = False
-        ops = effects.ops
         ops.append((Table.SHARDS, shard_key(self.number), write_head(self.head)))
         index = self.index
         for group in index.dirty.values():
             ops.append((Table.GROUPS, group_key(self.number, group.number), write_head(group.snapshot())))
             if group.changed:
-                self._flush_batches(group, effects)
+                self._flush_batches(group, ops)
         index.holding |= index.dirty
         index.dirty.clear()
-        for cursor in index.dirty_cursors.values():
-            ops.append((Table.GROUPS, group_key(self.number, cursor.number), write_head(cursor.head)))
-        index.dirty_cursors.clear()
+        if index.dirty_cursors:
+            cursors = index.dirty_cursors.values()
+            ops += [(Table.GROUPS, group_key(self.number, one.number), write_head(one.head)) for one in cursors]
+            index.dirty_cursors.clear()
 
-    def _flush_batches(self, group: LeaseGroup, effects: Effects) -> None:
+    def _flush_batches(self, group: LeaseGroup, ops: list[Op]) -> None:
         """Write which leases of a batch have ended, or delete its record if all have."""
-        ops, number = effects.ops, self.number
+        number = self.number
         for batch in group.changed.values():
             ended_key = leases_key(number, group.number, batch.token, ENDED_PART)
             if batch.left:
@@ -333,15 +336,15 @@ class Shard:
         """Whether a group has moved that `flush` has not written: a step may do that without any other record."""
         return bool(self.index.dirty or self.index.dirty_cursors)
 
+    def counted(self) -> tuple[int, int]:
+        """Messages that some group may still need, and the bytes of their payloads."""
+        head = self.head
+        return head.ready + head.scheduled + head.kept, head.size_bytes + head.kept_bytes
+
     @property
     def live(self) -> int:
         """Messages that some group may still need."""
-        return self.head.ready + self.head.scheduled + self.head.kept
-
-    @property
-    def size_bytes(self) -> int:
-        """The payloads of messages that some group may still need."""
-        return self.head.size_bytes + self.head.kept_bytes
+        return self.counted()[0]
 
     # --- queries of the engine --------------------------------------------------------------------------------------
 

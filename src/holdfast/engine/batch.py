@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from holdfast.core.effects import Effects, Op
+from holdfast.core.effects import Effects, Entry, Op
 from holdfast.core.ids import IdGenerator
 from holdfast.core.journal import ShardName, write_block
 from holdfast.core.records import Table, journal_key
@@ -24,16 +24,23 @@ RESERVE_MS = 1_000
 class Batch:
     """See the module. `must_sync`: nothing in it may be answered before it is durable."""
 
-    __slots__ = ("_at", "_entries", "_ops", "_rows", "_shards", "must_sync", "overlay")
+    __slots__ = ("_at", "_entries", "_ops", "_overlay", "_rows", "_shards", "_store", "must_sync")
 
     def __init__(self, store: Reader) -> None:
+        self._store = store
         self._ops: list[Op] = []
-        self.overlay = Overlay(store, self._ops)
-        self._entries: list[tuple[object, ...]] = []
+        self._overlay: Overlay | None = None  # most turns read nothing that they have changed
+        self._entries: list[Entry] = []
         self._rows = 0
         self._shards: dict[int, Shard] = {}  # whose heads must be written
         self._at = 0
         self.must_sync = False
+
+    @property
+    def overlay(self) -> Overlay:
+        if self._overlay is None:
+            self._overlay = Overlay(self._store, self._ops)
+        return self._overlay
 
     @property
     def pending(self) -> bool:
@@ -62,13 +69,12 @@ class Batch:
 
     def seal(self, record: CellRecord, ids: IdGenerator, name_of: Callable[[int], ShardName]) -> list[Op]:
         """All operations: with the heads of the shards, the journal block and the cell's record, which moves on."""
-        effects = Effects()
-        effects.ops = self._ops
+        ops = self._ops
         for shard in self._shards.values():
-            shard.flush(effects)
-        ops = effects.ops
+            shard.flush(ops)
         if self._entries:
-            names = _shard_names(self._entries, name_of)
+            # What the journal calls the shards of its entries, in that order. A shard is the second field.
+            names = {number: name_of(number) for number in dict.fromkeys([entry[1] for entry in self._entries])}
             block = write_block(record.next_lsn, self._rows, self._at, names, self._entries)
             ops.append((Table.JOURNAL, journal_key(record.next_block), block))
             record.next_block += 1
@@ -83,13 +89,3 @@ class Batch:
     def shards(self) -> Iterable[Shard]:
         """The shards that it changes."""
         return self._shards.values()
-
-
-def _shard_names(entries: list[tuple[object, ...]], name_of: Callable[[int], ShardName]) -> dict[int, ShardName]:
-    """What the journal calls the shards of its entries, in the order of the entries. A shard is the second field."""
-    names: dict[int, ShardName] = {}
-    for entry in entries:
-        number = entry[1]
-        assert isinstance(number, int)
-        names[number] = name_of(number)
-    return names

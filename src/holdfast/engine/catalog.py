@@ -68,10 +68,10 @@ class Queue:
     def observe(self, shard: Shard) -> None:
         """A shard has changed."""
         partition = shard.partition
-        live, size_bytes = self._counted[partition]
-        self._counted[partition] = counted = (shard.live, shard.size_bytes)
-        self.depth += counted[0] - live
-        self.size_bytes += counted[1] - size_bytes
+        before = self._counted[partition]
+        self._counted[partition] = counted = shard.counted()
+        self.depth += counted[0] - before[0]
+        self.size_bytes += counted[1] - before[1]
         for group, filled in list(self._filled.items()):
             if not shard.has_next(group):
                 filled.pop(partition, None)
@@ -215,7 +215,7 @@ class Queue:
 
 def plain(drafts: Sequence[Draft]) -> bool:
     """Whether it is quickly said that drafts have nothing that decides on a partition or deduplicates."""
-    if isinstance(drafts, HomogeneousDrafts):
+    if type(drafts) is HomogeneousDrafts:
         return drafts.extra.metadata_only
     shared = drafts[0].extra if drafts else NO_EXTRA
     return shared.metadata_only and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster

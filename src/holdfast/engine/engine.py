@@ -219,8 +219,9 @@ class Engine:
         self.writes += 1
         for shard in batch.shards:
             self.wake_ups.schedule(shard)
-        self.catalog.forget_shards(self._forgotten)
-        self._forgotten = []
+        if self._forgotten:
+            self.catalog.forget_shards(self._forgotten)
+            self._forgotten = []
         return batch.must_sync
 
     def drop_written_batch(self) -> None:

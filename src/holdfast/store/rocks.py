@@ -210,7 +210,7 @@ class RocksStore:
     def _writable(self) -> Handles:
         if self._failure is not None:
             raise _again(self._failure)
-        return self._opened()
+        return self._handles or self._opened()
 
     def _fail(self, error: Exception) -> StoreError:
         """Remember that the outcome of the last write is unknown: nothing is written until `reopen` has succeeded."""
@@ -246,6 +246,7 @@ class RocksStore:
         batch = WriteBatch(raw_mode=True)
         put = batch.put
         delete = batch.delete
+        packed = runs.packed
         last = Table.META
         prefix, home = homes[last]
         in_runs = False  # whether records of this table may be in packs
@@ -254,7 +255,7 @@ class RocksStore:
             if table is not last:  # operations on one table mostly follow each other
                 last = table
                 prefix, home = homes[table]
-                in_runs = runs.may_be_packed(table)
+                in_runs = table in packed
             if isinstance(value, bytes):
                 if in_runs:
                     runs.leave(table, key)
@@ -264,8 +265,9 @@ class RocksStore:
                     delete(prefix + key, home)
             else:
                 self._put_many(batch, table, key, value)
-                in_runs = runs.may_be_packed(table)
-        self._put_direct(batch, runs.settle())
+                in_runs = table in packed
+        if runs.changed:
+            self._put_direct(batch, runs.settle())
         return batch
 
     def _put_many(
@@ -273,7 +275,7 @@ class RocksStore:
     ) -> None:
         """Operations on many records: as packs and ranges where that is cheaper than one by one."""
         runs = self._runs
-        packed = runs.may_be_packed(table)
+        packed = table in runs.packed
         prefix, home = self._opened().homes[table]
         if isinstance(value, RecordRun):
             if len(value) >= RUN_MIN:
@@ -333,7 +335,7 @@ class RocksStore:
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """The record under `key`, or None."""
-        if not self._runs.may_be_packed(table):
+        if table not in self._runs.packed:
             return self._get(table, key)
         found = self._runs.get(table, key)
         return self._get(table, key) if found is None else found
@@ -356,7 +358,7 @@ class RocksStore:
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path)
         else:
-            if self._runs.may_be_packed(table):
+            if table in self._runs.packed:
                 get = (
                     self._runs.get
                 )  # after the single records: only the writer calls this, so that none can leave its pack meanwhile
@@ -371,7 +373,7 @@ class RocksStore:
         self._opened()
         if limit <= 0 or start >= end:
             return []
-        if not self._runs.may_be_packed(table):
+        if table not in self._runs.packed:
             return self._scan(table, start, end, limit, reverse)
         packed = self._runs.rows(table, start, end, limit, reverse)
         return merged(packed, self._scan(table, start, end, limit, reverse), limit, reverse)
@@ -381,7 +383,7 @@ class RocksStore:
         self._opened()
         runs: list[RecordRun] = []
         start, end = key, key_after(key, count)
-        for first, last, run in self._runs.whole(table, key, end) if self._runs.may_be_packed(table) else ():
+        for first, last, run in self._runs.whole(table, key, end) if table in self._runs.packed else ():
             runs += self._single(table, start, first)
             runs.append(run)
             start = key_after(last, 1)

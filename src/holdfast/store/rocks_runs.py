@@ -89,10 +89,9 @@ def read_entry(last_key: bytes, record: bytes) -> Pack:
 class _PackCache:
     """The writer's cache of one table's packs."""
 
-    __slots__ = ("any", "free_from", "free_to", "last_keys", "packs")
+    __slots__ = ("free_from", "free_to", "last_keys", "packs")
 
-    def __init__(self, any_packs: bool) -> None:
-        self.any = any_packs  # whether the table may have packs
+    def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
@@ -116,10 +115,10 @@ class PackIndex:
     def __init__(self, scan: Scan, get: Get) -> None:
         self._scan = scan
         self._get = get
-        self._known = {
-            table: _PackCache(bool(scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1))) for table in VALUES
-        }
-        self._changed: dict[tuple[Table, bytes], Pack] = {}  # by the current batch
+        self._known = {table: _PackCache() for table in VALUES}
+        # Tables whose records may be in packs, so that changes of them must be reported here.
+        self.packed = {table for table in VALUES if scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1)}
+        self.changed: dict[tuple[Table, bytes], Pack] = {}  # by the current batch
         self._ended: list[tuple[bytes, bytes]] = []  # ranges of RUNS that this batch has deleted
         self._decoded: dict[tuple[Table, bytes], RecordRun] = {}
 
@@ -127,9 +126,11 @@ class PackIndex:
 
     def begin(self) -> None:
         """Begin a batch: the changes of the last one are in RocksDB."""
-        for one in self._changed.values():
+        if not self.packed:
+            return
+        for one in self.changed.values():
             one.fresh = False
-        self._changed.clear()
+        self.changed.clear()
         self._ended.clear()
         if sum([len(known.packs) for known in self._known.values()]) > REMEMBERED_MAX:
             self.forget()
@@ -138,19 +139,14 @@ class PackIndex:
         """Clear the cache: it may differ from what is stored."""
         for known in self._known.values():
             known.forget()
-        self._changed.clear()
+        self.changed.clear()
         self._ended.clear()
         self._decoded.clear()
-
-    def may_be_packed(self, table: Table) -> bool:
-        """Whether records of a table may be in packs, so that changes of them must be reported here."""
-        known = self._known.get(table)
-        return known is not None and known.any
 
     def join(self, table: Table, first_key: bytes, run: RecordRun) -> Iterator[Op]:
         """The operations that put new records under consecutive keys."""
         known = self._known[table]
-        known.any = True
+        self.packed.add(table)
         head, first = first_key[:-8], int.from_bytes(first_key[-8:], "big")
         for start, end, content in write_packs(run, PACK_MAX, PACK_BYTES):
             if end - start < PACK_MIN:
@@ -161,7 +157,7 @@ class PackIndex:
             known.add(one)
             if one.first_key < known.free_to and known.free_from <= one.last_key:
                 known.free_from = one.last_key + b"\0"
-            self._changed[table, one.last_key] = one
+            self.changed[table, one.last_key] = one
             self._decoded.pop((table, one.last_key), None)
             yield VALUES[table], one.last_key, content
 
@@ -177,7 +173,7 @@ class PackIndex:
         if one.gone & bit:
             return False
         one.gone |= bit
-        self._changed[table, one.last_key] = one
+        self.changed[table, one.last_key] = one
         return True
 
     def leave_range(self, table: Table, start: bytes, end: bytes) -> Iterator[Op]:
@@ -191,7 +187,7 @@ class PackIndex:
                 break
             low, high = one.index_from(start), one.index_from(end)
             one.gone |= (1 << high) - (1 << low)
-            self._changed[table, one.last_key] = one
+            self.changed[table, one.last_key] = one
             if key_after(one.last_key, 1) >= end:
                 return  # most ranges end with a pack
             start = one.last_key + b"\0"
@@ -199,11 +195,11 @@ class PackIndex:
         for last_key in known.last_keys[bisect_left(known.last_keys, start) : bisect_left(known.last_keys, end)]:
             one = known.packs[last_key]
             one.gone = (1 << one.count) - 1
-            self._changed[table, last_key] = one
+            self.changed[table, last_key] = one
         across = self._first(table, known, end)
         if across is not None and across.first_key < end:
             across.gone |= (1 << across.index_from(end)) - 1
-            self._changed[table, across.last_key] = across
+            self.changed[table, across.last_key] = across
         number = bytes([table])
         self._ended.append((number + start, number + end))
         yield Table.RUNS, number + start, DeleteUntil(number + end)
@@ -211,7 +207,7 @@ class PackIndex:
 
     def settle(self) -> Iterator[Op]:
         """End a batch: the operations on the packs it has changed."""
-        for (table, last_key), one in list(self._changed.items()):
+        for (table, last_key), one in list(self.changed.items()):
             left = one.left
             entry = bytes([table]) + last_key
             if left and (one.fresh or left * RESOLVED_AT > one.count):
@@ -228,7 +224,7 @@ class PackIndex:
             yield Table.RUNS, entry, None
             yield VALUES[table], last_key, None
             self._known[table].remove(one)
-            del self._changed[table, last_key]
+            del self.changed[table, last_key]
             self._decoded.pop((table, last_key), None)
 
     def _first(self, table: Table, known: _PackCache, key: bytes) -> Pack | None:
