@@ -300,7 +300,9 @@ class Cell:
         if engine is not None:
             now = self.clock()
             for participant in self.participants:
-                engine.add(participant.collect_ops(now))
+                ops = participant.collect_ops(now)
+                if ops:
+                    engine.add(ops)
             if self.commit.engine is not engine:  # the store failed meanwhile: nothing of it may be delivered
                 return
             if self._watchers:
@@ -367,11 +369,11 @@ class Cell:
 
     def _finish_delivery(self, unclaimed: Unclaimed) -> None:
         """Deliveries were handed to their consumers: release the unclaimed ones, and report dead letters."""
-        engine = self.commit.engine
-        if engine is None:
-            return
         for (name, group), settlements in unclaimed:
             self.settle_unattended(name, group, settlements)
+        engine = self.commit.engine
+        if engine is None or not (engine.alerts or engine.failed_requests or engine.dropped):
+            return
         for alert in engine.alerts:
             self._offer_alert(alert)
         engine.alerts.clear()

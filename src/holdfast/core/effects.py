@@ -77,8 +77,10 @@ Op = tuple[Table, bytes, "bytes | DeleteUntil | DeleteRun | RecordRun | None"]
 def deletions(table: Table, prefix: bytes, numbers: Sequence[int], adjacent: bool = False) -> list[Op]:
     """Delete the records whose keys are `prefix` and one of these numbers, which are all different. `adjacent`: they
     ascend, and no other record is between the first and the last."""
-    if len(numbers) < 2:
-        return [(table, prefix + _U64.pack(number), None) for number in numbers]
+    if len(numbers) == 1:
+        return [(table, prefix + _U64.pack(numbers[0]), None)]
+    if not numbers:
+        return []
     if adjacent:
         return [(table, prefix + _U64.pack(numbers[0]), DeleteRun(numbers))]
     numbers = sorted(numbers)
@@ -154,11 +156,10 @@ class Effects:
 
     __slots__ = ("dead_letter_candidates", "entries", "ops", "rows")
 
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self.entries: list[Entry] = []
-        self.rows = 0  # journal rows in `entries`: one entry may stand for many
-        self.dead_letter_candidates: list[DeadLetterCandidate] = []
+    ops: list[Op]
+    entries: list[Entry]
+    rows: int  # journal rows in `entries`: one entry may stand for many
+    dead_letter_candidates: list[DeadLetterCandidate]
 
 
 class Outcome(Effects, Generic[R]):
@@ -167,7 +168,7 @@ class Outcome(Effects, Generic[R]):
     __slots__ = ("reads", "reply")
 
     def __init__(self) -> None:
-        self.ops = []  # here and not by `super().__init__`: there is one of these for every step
+        self.ops = []
         self.entries = []
         self.rows = 0
         self.dead_letter_candidates = []

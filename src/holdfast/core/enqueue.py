@@ -462,30 +462,27 @@ def _store(
     by_priority: dict[int, list[Place]] = {}
     for place in places:
         by_priority.setdefault(place.priority, []).append(place)
+    arrivals: Arrivals = {}
     for priority, some in by_priority.items():
-        _list(shard, priority, some, [place.stamp for place in some], ops)
+        stamps = [place.stamp for place in some]
+        _list(shard, priority, some, stamps, stamps, ops)
+        arrivals[priority] = (len(some), some)
     cached = {place.seq: values[place.seq - first] for place in places[:WINDOW_MAX]} if cache else {}
     if cached and _reserve_cache(shard, count, sum(map(len, cached.values()))):
         shard.cached_records.update(cached)
-    arrivals = {priority: (len(some), some) for priority, some in by_priority.items()}
     _count(shard, count, size_bytes, arrivals, protocol, now, effects, only)
 
 
-def _list(shard: Shard, priority: int, places: list[Place], ids: list[int], ops: list[Op]) -> None:
+def _list(shard: Shard, priority: int, places: list[Place], stamps: list[int], ids: list[int], ops: list[Op]) -> None:
     """Enter messages of one priority into the order of delivery."""
     number = shard.number
-    ops += puts(
-        Table.READY,
-        ready_prefix(number, priority),
-        [place.stamp for place in places],
-        [ready_value(place.seq, place.key, place.flags, place.size_bytes) for place in places],
-    )
+    values = [ready_value(place.seq, place.key, place.flags, place.size_bytes) for place in places]
+    ops += puts(Table.READY, ready_prefix(number, priority), stamps, values)
     keyed = Table.KEYED  # a local name: to look it up costs as much as to pack a key
-    ops += [
-        (keyed, keyed_key(number, place.key, priority, place.stamp), keyed_value(place.seq, message_id))
-        for place, message_id in zip(places, ids, strict=True)
-        if place.key
-    ]
+    for place, message_id in zip(places, ids, strict=True):
+        if place.key:
+            key = keyed_key(number, place.key, priority, place.stamp)
+            ops.append((keyed, key, keyed_value(place.seq, message_id)))
 
 
 Arrivals = dict[int, tuple[int, list[Place]]]
@@ -543,7 +540,7 @@ def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: E
     ready; its record must have been read.
     """
     ops, number, head = effects.ops, shard.number, shard.head
-    _list(shard, place.priority, [place], [message_id], ops)
+    _list(shard, place.priority, [place], [place.stamp], [message_id], ops)
     if place.flags & FLAG_DUE:
         ops.append((Table.DUE, due_key(number, place.seq), due_value(place.stamp)))
     empty = place.priority not in head.priorities

@@ -399,14 +399,10 @@ class LeaseGroup:
             deadlines.tidy()
         deadline = deadlines.first()
         wake = NEVER if deadline is None else deadline
-        if not self.backoffs:
-            return wake
-        if len(self.backoffs) > 2 * self.retrying + STALE_MAX:  # of what was purged, say
+        if self.backoffs and len(self.backoffs) > 2 * self.retrying + STALE_MAX:  # of what was purged, say
             self.backoffs = [entry for entry in self.backoffs if self._backs_off(*entry)]
             heapify(self.backoffs)
-            if not self.backoffs:
-                return wake
-        return min(wake, self.backoffs[0][0])
+        return min(wake, self.backoffs[0][0]) if self.backoffs else wake
 
     def counts(self) -> GroupCounts:
         head = self.head
@@ -495,10 +491,11 @@ class LeaseGroup:
         """The first window that must be filled before the next `limit` messages are known, if any."""
         if self.strict and (self.deliveries or self.leased):
             return None
-        known = 0
+        known, start = 0, self.head.start
         for priority in sorted(priorities):
-            window = self.window(priority)
-            self.prune(window)
+            window = self.windows.get(priority) or self.window(priority)
+            if window.loaded and (window.loaded[0].key or window.loaded[0].seq < start):
+                self.prune(window)
             if not window.loaded and not window.complete:
                 return priority, window
             known += len(window.loaded)
@@ -513,7 +510,7 @@ class LeaseGroup:
         windows: list[deque[Place]] = []
         few = len(self.deliveries) - self.leased < MAX_RETRYING
         for priority in sorted(priorities) if few else ():
-            window = self.window(priority)
+            window = self.windows.get(priority) or self.window(priority)
             windows.append(window.loaded)
             if not window.complete:
                 break

@@ -287,7 +287,7 @@ def _require_for_settle(
         shard.require_records(with_records)
     if shard.shared() or any(acked.places.flags):
         shard.require_for_removal(acked.places.rows())
-    return next_of_keys(shard, group, keys)
+    return next_of_keys(shard, group, keys) if keys else {}
 
 
 def dead_reason(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:

@@ -462,18 +462,17 @@ class Shard:
     def pop_messages(self, seqs: list[int]) -> list[Message]:
         """Messages that are leased now. With one group they are not needed again soon, and are no longer cached."""
         cached = self.cached_records
-        kept = [seq for seq in seqs if seq in cached]
-        if len(kept) == len(seqs):
-            values = [cached[seq] for seq in seqs]
+        if len(self.groups) == 1:
+            known = [cached.pop(seq, None) for seq in seqs]
+            self.memory.cache_used_bytes -= sum([len(value) for value in known if value is not None])
         else:
-            first, rows = self._run
-            end = first + len(rows)
-            values = [
-                cached[seq] if seq in cached else rows[seq - first][1] if first <= seq < end else self.record(seq)
-                for seq in seqs
-            ]
-        if kept and len(self.groups) == 1:
-            self.memory.cache_used_bytes -= sum([len(cached.pop(seq)) for seq in kept])
+            known = [cached.get(seq) for seq in seqs]
+        first, rows = self._run
+        end = first + len(rows)
+        values = [
+            value if value is not None else rows[seq - first][1] if first <= seq < end else self.record(seq)
+            for seq, value in zip(seqs, known, strict=True)
+        ]
         return read_messages(seqs, values)
 
     def lease_group(self, name: str, action: str) -> LeaseGroup:
@@ -705,9 +704,10 @@ class Shard:
             if part.flags & FLAG_STATE:
                 stateful.append(part.id)
             group.detach(part)
-        prefix = group_key(self.number, group.number)
-        effects.ops += deletions(Table.DELIVERIES, prefix, own)
-        effects.ops += deletions(Table.STATES, prefix, stateful)
+        if own:
+            effects.ops += deletions(Table.DELIVERIES, group_key(self.number, group.number), own)
+        if stateful:
+            effects.ops += deletions(Table.STATES, group_key(self.number, group.number), stateful)
         group.mark_dirty()
 
 

@@ -28,8 +28,8 @@ class Queue:
     """
 
     __slots__ = (
-        "_counted", "_filled", "_groups", "_next", "config", "counted", "depth", "name", "names", "rates", "record", "shards",
-        "size_bytes",
+        "_filled", "_groups", "_live", "_next", "config", "counted", "depth", "name", "names", "rates", "record",
+        "shards", "size_bytes",
     )  # fmt: skip
 
     def __init__(self, record: QueueRecord, shards: list[Shard]) -> None:
@@ -39,7 +39,7 @@ class Queue:
         self.rates = RateWindow()
         self.depth = 0  # messages that some group may still need
         self.size_bytes = 0  # their payloads
-        self._counted: list[tuple[int, int]] = []  # what each shard has of both
+        self._live: list[tuple[int, int]] = []  # what each shard has of both
         self._next = 0  # the partition that takes the next batch without keys
         self.counted: QueueConfig | None = None  # as the catalog has counted it
         # By leasing group that is in use: the shards in which it may have something to deliver. One that has something
@@ -50,7 +50,7 @@ class Queue:
     def add_shards(self, record: QueueRecord, shards: list[Shard]) -> None:
         """Take over a new record, and shards for partitions that are added."""
         self.shards += shards
-        self._counted += [(0, 0)] * len(shards)
+        self._live += [(0, 0)] * len(shards)
         self.change(record)
         for shard in shards:
             self.observe(shard)
@@ -68,8 +68,8 @@ class Queue:
     def observe(self, shard: Shard) -> None:
         """A shard has changed."""
         partition = shard.partition
-        before = self._counted[partition]
-        self._counted[partition] = counted = shard.counted()
+        before = self._live[partition]
+        self._live[partition] = counted = shard.counted()
         self.depth += counted[0] - before[0]
         self.size_bytes += counted[1] - before[1]
         for group, filled in list(self._filled.items()):

@@ -38,6 +38,7 @@ from holdfast.core.memory import CellMemory
 from holdfast.core.queue import PRIORITY_MAX, GroupKind, QueueConfig, QueueRecord, check_name
 from holdfast.core.records import LAST, Place, Table, queue_key, ready_key
 from holdfast.core.shard import SKIP_BLOCKED_MAX, Shard
+from holdfast.engine import merge
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes, plain
@@ -45,7 +46,7 @@ from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
 from holdfast.engine.dead_lettering import Alert, DeadLettering, FailedRequest
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
-from holdfast.engine.merge import order_key, quotas
+from holdfast.engine.merge import order_key
 from holdfast.engine.message_ids import Known, has_names, remember, repetitions, rounds
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.engine.queues import add_queue
@@ -384,7 +385,10 @@ class Engine:
             for shard in shards:
                 shard.skipped_blocked = 0
             bound = max(left, 1) if max_bytes else 0
-            for shard, quota in self._quotas(shards, group, limit - before, bound, one_at_least=not found):
+            quotas = [(shards[0], limit - before)]
+            if len(shards) > 1:
+                quotas = self._quotas(shards, group, limit - before, bound, one_at_least=not found)
+            for shard, quota in quotas:
                 runs += 1
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, quota, timeout, consumer, protocol, bound, one_at_least=not found)
@@ -418,12 +422,10 @@ class Engine:
     def _quotas(
         self, shards: list[Shard], group: str, limit: int, max_bytes: int, one_at_least: bool
     ) -> list[tuple[Shard, int]]:
-        """How many of the next `limit` deliveries each shard has, in the order of delivery.
+        """How many of the next `limit` deliveries each of several shards has, in the order of delivery.
 
-        If several shards have some, they are no more than fit into `max_bytes`; one that has all limits itself.
+        If several have some, they are no more than fit into `max_bytes`; one that has all limits itself.
         """
-        if len(shards) == 1:
-            return [(shards[0], limit)]
         firsts: list[tuple[int, list[Place | Delivery]]] = []
         for index, shard in enumerate(shards):
             place = shard.next_place(group)
@@ -443,7 +445,7 @@ class Engine:
         # A shard that must read on first may have something better beyond its horizon.
         horizons = [shards[index].horizon(group) for index, items in found.items() if len(items) < limit]
         known = min((horizon for horizon in horizons if horizon is not None), default=(PRIORITY_MAX + 1, 0))
-        counts = quotas(found, limit, known, max_bytes, one_at_least)
+        counts = merge.quotas(found, limit, known, max_bytes, one_at_least)
         return [(shards[index], count) for index, count in counts.items()]
 
     def heads(self, shard: Shard, group: str, limit: int = 1) -> list[Place | Delivery]:

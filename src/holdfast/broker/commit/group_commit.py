@@ -196,7 +196,7 @@ class GroupCommit:
         self._on_durable = []
         if must_sync:
             self._on_next_sync += on_written or [_ignore]
-        else:
+        elif on_written:
             notify(on_written, None)
         try:
             self._after_write(must_sync)

@@ -45,7 +45,10 @@ class Dispatcher:
 
     def _groups_of(self, queue: QueueName) -> list[GroupName]:
         """Groups of a queue that have waiters or members."""
-        return list(dict.fromkeys([*self.waiters.groups_of(queue), *self.members.groups_of(queue)]))
+        groups = self.members.groups_of(queue)
+        if self.waiters.count:
+            groups = dict.fromkeys([*self.waiters.groups_of(queue), *groups])
+        return list(groups)
 
     def has_consumers(self, queue: QueueName) -> bool:
         """Whether somebody waits for the messages of a queue."""
@@ -67,7 +70,8 @@ class Dispatcher:
                     self._refuse(group, error)
                 else:
                     if engine.has_next(queue, group[1], now):
-                        self._serve_waiters(engine, queue, group, now)
+                        if self.waiters.count:
+                            self._serve_waiters(engine, queue, group, now)
                         self._granted += self.members.serve(engine, queue, group, now)
 
     def _refuse(self, group: GroupName, error: HoldfastError) -> None:
