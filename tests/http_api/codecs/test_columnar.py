@@ -48,8 +48,9 @@ def batch_encoding(draw: st.DrawFn) -> list[Leased]:
     deadline = draw(instants)
     for _ in range(draw(st.integers(0, 4))):
         extra, priority = draw(extras), draw(st.sampled_from([0, 128, 255]))
-        due, end = draw(st.sampled_from([0, 5_000_000])), draw(st.sampled_from([0, 9_000_000]))
+        due = draw(st.sampled_from([0, 5_000_000]))
         for _ in range(draw(st.sampled_from([1, HOMOGENEOUS_MIN - 1, HOMOGENEOUS_MIN, 9]))):
+            end = draw(st.sampled_from([0, 9_000_000, 9_000_001]))
             message = Message(draw(ids), draw(ids), priority, draw(instants), due, end, extra, draw(payloads))
             attempt, partition = draw(st.integers(1, 3)), draw(st.integers(0, 2))
             found.append(Leased(message, draw(ids), attempt, deadline, partition, "the group", 3))

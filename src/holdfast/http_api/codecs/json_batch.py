@@ -1,6 +1,6 @@
 """Deliveries and ids as JSON, encoded in batches: the same as `delivery_to_wire` for each, in half of the time.
 
-Deliveries of one lease are mostly homogeneous: they differ in id, sequence, time, payload and token, and all other
+Deliveries of one lease are mostly homogeneous: they differ in id, sequence, times, payload and token, and all other
 fields are the same. Those are encoded once, by the struct that defines a delivery, and copied into each as JSON.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from holdfast import wire
 from holdfast.core.commands import Leased
@@ -28,6 +28,7 @@ class _Own(msgspec.Struct, gc=False):
     sequence: int
     partition: int
     enqueued_at: str
+    expires_at: str | UnsetType
     attempt: int
     lease_token: str
 
@@ -72,7 +73,7 @@ def encode_batch(found: list[Leased], queue: str, encoding: str) -> bytes:
 def _split_homogeneous(found: list[Leased]) -> Iterator[list[Leased]]:
     """Runs of deliveries that share all other fields."""
     messages = [leased.message for leased in found]
-    kinds = [(message.extra, message.priority, message.deliver_at, message.expires_at) for message in messages]
+    kinds = [(message.extra, message.priority, message.deliver_at) for message in messages]
     if kinds.count(kinds[0]) == len(kinds):
         yield found
         return
@@ -104,6 +105,7 @@ def _encode_homogeneous(homogeneous: list[Leased], queue: str, encoding: str) ->
             leased.message.seq,
             leased.partition,
             instants(leased.message.enqueued_at),
+            instants(leased.message.expires_at) if leased.message.expires_at else UNSET,
             leased.attempt,
             str(leased.token),
             payload,
