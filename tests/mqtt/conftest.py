@@ -14,11 +14,14 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="session")
-def mqtt_js(request: pytest.FixtureRequest) -> Path:
-    """For NODE_PATH: has the npm package `mqtt`, fetched once and kept in pytest's cache."""
+def mqtt_js(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For NODE_PATH: has the npm package `mqtt`, fetched once and kept in pytest's cache, if it has one."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
-    cache = Path(request.config.cache.mkdir("npm"))
+    if request.config.pluginmanager.hasplugin("cacheprovider"):
+        cache = Path(request.config.cache.mkdir("npm"))
+    else:
+        cache = tmp_path_factory.mktemp("npm")
     home = cache / "mqtt-5"
     if not home.exists():
         aside = Path(mkdtemp(dir=cache))  # renamed when it is whole: other workers look for it at the same time
