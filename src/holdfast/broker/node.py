@@ -20,6 +20,7 @@ from holdfast.broker.parts.dead_letters import DeadLetters
 from holdfast.broker.parts.groups import Groups
 from holdfast.broker.parts.inspection import Inspection
 from holdfast.broker.parts.messages import Messages
+from holdfast.broker.parts.queue_notes import QueueNotes
 from holdfast.broker.parts.queues import Queues
 from holdfast.broker.parts.quotas import NamespaceQuotas
 from holdfast.broker.parts.redrive_jobs import RedriveJobs
@@ -58,6 +59,7 @@ class Node:
         self.cell = cell = Cell(config, store, clock, self.webhooks.offer)
         self.messages = Messages(cell, limits)
         self.queues = Queues(cell)
+        self.queue_notes = QueueNotes(cell)
         self.groups = Groups(cell)
         self.cursors = Cursors(cell, limits)
         self.subscriptions = Subscriptions(cell, config.members)
@@ -71,7 +73,7 @@ class Node:
         self.health = Health(config, cell, self.webhooks)
         self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", node_id, clock)
         cell.on_request_failed = self.requests.fail
-        cell.on_opened += [self.quotas.load, self.queues.resume, self.transactions.resume]
+        cell.on_opened += [self.queue_notes.load, self.quotas.load, self.queues.resume, self.transactions.resume]
 
     async def start(self) -> None:
         """Open what is stored and take calls."""

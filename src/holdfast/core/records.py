@@ -5,7 +5,7 @@ reused. Instants are epoch microseconds, durations microseconds. `stamp` is a me
 id, or, if it was delayed, a number that was taken like an id when it fell due. No two messages have the same.
 
     table      key                              value
-    META       name                             by name: the cell, and redrives
+    META       name                             by name: the cell, redrives, quotas, what fronts keep with queues
     QUEUES     namespace NUL name               QueueRecord                       core/queue.py
     SHARDS     shard                            ShardHead
     GROUPS     shard group                      GroupHead or CursorHead
