@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -47,7 +48,7 @@ def write_users(path: Path, *entries: User) -> Path:
     return path
 
 
-def user(name: str, password: str | None = "correct horse", *scopes: str, **fields: str) -> User:
+def user(name: str, password: str | None = "correct horse", *scopes: str, **fields: Any) -> User:
     return User(
         name=name,
         scopes=scopes or ("produce:#",),

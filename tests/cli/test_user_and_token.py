@@ -63,6 +63,27 @@ async def test_a_user_that_was_added_gets_in(file: Path) -> None:
     assert who.may(Action.CONSUME, "bills")
 
 
+def test_access_keys_are_added_printed_once_listed_and_removed(file: Path) -> None:
+    said = good("user", "add", "shop", "--no-password", "--access-key", "--scope", "produce:#", "--file", file)
+    first = dict(line.split("=", 1) for line in said.splitlines())
+    assert first.keys() == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    said = good("user", "access-key", "shop", "--file", file)
+    second = dict(line.split("=", 1) for line in said.splitlines())
+    [entry] = json.loads(file.read_text())["users"]
+    ids = [first["AWS_ACCESS_KEY_ID"], second["AWS_ACCESS_KEY_ID"]]
+    assert [key["id"] for key in entry["access_keys"]] == ids
+    assert entry["access_keys"][1]["secret"] == second["AWS_SECRET_ACCESS_KEY"]
+    assert run("user", "access-key", "shop", "--file", file).exit_code == 2, "a user has two at most"
+    [listed] = json.loads(good("user", "list", "--output", "json", "--file", file))
+    assert listed["access_keys"] == ids
+    assert first["AWS_SECRET_ACCESS_KEY"] not in good("user", "list", "--file", file)
+    assert good("user", "access-key", "shop", "--remove", ids[0], "--file", file) == ""
+    [entry] = json.loads(file.read_text())["users"]
+    assert [key["id"] for key in entry["access_keys"]] == ids[1:]
+    assert run("user", "access-key", "shop", "--remove", ids[0], "--file", file).exit_code != 0
+    assert run("user", "access-key", "shop", "--remove", ids[1], "--file", file).exit_code != 0, "nothing else is left"
+
+
 def test_the_file_is_private_and_holds_no_password(file: Path) -> None:
     good("user", "add", "shop", "--file", file, stdin="correct horse\n")
     assert file.stat().st_mode & 0o777 == 0o600
@@ -75,14 +96,14 @@ def test_users_are_listed_without_their_hashes(file: Path) -> None:
     good("user", "add", "a", "--no-password", "--subject", "CN=a,O=Acme", "--file", file)
     listed = json.loads(good("user", "list", "-o", "json", "--file", file))
     assert listed == [
-        {"name": "a", "namespace": None, "scopes": [], "password": False, "subject": "CN=a,O=Acme"},
-        {"name": "b", "namespace": None, "scopes": ["admin:#"], "password": True, "subject": None},
+        {"name": "a", "namespace": None, "scopes": [], "password": False, "subject": "CN=a,O=Acme", "access_keys": []},
+        {"name": "b", "namespace": None, "scopes": ["admin:#"], "password": True, "subject": None, "access_keys": []},
     ]
     lines = good("user", "list", "-o", "jsonl", "--file", file).splitlines()
     assert [json.loads(line) for line in lines] == listed
     table = good("user", "list", "--file", file).splitlines()
-    assert table[0].split() == ["name", "namespace", "scopes", "password", "subject"]
-    assert table[2].split() == ["b", "-", "admin:#", "true", "-"]
+    assert table[0].split() == ["name", "namespace", "scopes", "password", "subject", "access_keys"]
+    assert table[2].split()[:5] == ["b", "-", "admin:#", "true", "-"]
     assert "argon2" not in "".join([*lines, *table])
 
 

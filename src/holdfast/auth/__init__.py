@@ -5,6 +5,7 @@
     keyring.py     the keys of tokens, each bound to its algorithm (keys.py: read, made and used)
     issuer.py      the keys of an identity provider, fetched from it
     tokens.py      JWTs: signature, then claims, then a principal
+    signatures/    AWS Signature Version 4: requests that are signed with an access key
     users.py       the users file
     passwords.py   argon2id, off the loop
     throttle.py    limits on wrong passwords

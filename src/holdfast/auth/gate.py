@@ -2,6 +2,7 @@
 
     token(text, peer)                a bearer token
     password(user, password, peer)   a user's password; a token in its place is a token
+    signed(signature, request, peer) a request signed with an access key; `signer` looks at its head first
     certificate(subject)             the subject of a client certificate that the TLS handshake has checked
     anonymous()                      nothing was given
 
@@ -17,13 +18,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
-from holdfast.auth import exposure, revoked, tokens, users
+from holdfast.auth import exposure, revoked, signatures, tokens, users
 from holdfast.auth.audit import LOGIN, OK, AuditLog
 from holdfast.auth.keyring import Key, Keyring
 from holdfast.auth.passwords import Passwords
@@ -31,9 +32,10 @@ from holdfast.auth.principal import Principal
 from holdfast.auth.proxies import TrustedProxies
 from holdfast.auth.rates import RateLimiter, RequestRates
 from holdfast.auth.revoked import Revocation
+from holdfast.auth.signatures import Signature, SignedRequest
 from holdfast.auth.throttle import Throttle
 from holdfast.auth.tokens import Token
-from holdfast.auth.users import User, Users
+from holdfast.auth.users import AccessKey, User, Users
 from holdfast.auth.watch import Watched
 from holdfast.broker.health import ComponentHealth
 from holdfast.config import AuthSettings, Config
@@ -55,6 +57,7 @@ class Counts(msgspec.Struct):
     """What the gate has refused since it was opened, for the metrics."""
 
     tokens_refused: int = 0
+    signatures_refused: int = 0
     logins_failed: int = 0
     logins_throttled: int = 0
     rate_limited: int = 0
@@ -83,6 +86,7 @@ class Gate:
         self._tokens: OrderedDict[bytes, _Remembered] = OrderedDict()
         self._logins: OrderedDict[bytes, _Remembered] = OrderedDict()
         self._certificates: dict[str, Principal] = {}  # no more than there are users
+        self._signers: dict[str, Principal] = {}  # by access key; no more than there are
         self._failures_logged = 0
         self._failures_silent = 0
         self.proxies = TrustedProxies(config.auth.trusted_proxies)
@@ -270,6 +274,46 @@ class Gate:
         if wait:
             raise LoginThrottled(problem="Too many wrong passwords", retry_after_ms=-(-wait // MILLISECOND))
 
+    def signer(self, headers: Mapping[bytes, bytes], peer: str) -> Signature:
+        """What a head says about the signature of its request, if that can be valid: no body need be read else. Raises
+        Unauthenticated."""
+        now = self._clock()
+        self._refresh(now)
+        try:
+            signature = signatures.read(headers)
+            signatures.check_time(signature, now)
+            self._access_key(signature)
+        except Unauthenticated as error:
+            self._refuse_signature(error, peer)
+            raise
+        return signature
+
+    def signed(self, signature: Signature, request: SignedRequest, peer: str) -> Principal:
+        """Who signed a request that is here whole. Raises Unauthenticated."""
+        try:
+            user, key = self._access_key(signature)
+            signatures.check(signature, key.secret, request)
+        except Unauthenticated as error:
+            self._refuse_signature(error, peer)
+            raise
+        found = self._signers.get(key.id)
+        if found is None:
+            found = self._signers[key.id] = user.principal("access_key", self._namespace)
+            self._record_login(found, "access_key", OK, peer, access_key=key.id)
+        return found
+
+    def _access_key(self, signature: Signature) -> tuple[User, AccessKey]:
+        found = None if self._users is None else self._users.value.by_access_key.get(signature.key_id)
+        if found is None:
+            raise signatures.refused("unknown_key", "there is no such access key")
+        return found
+
+    def _refuse_signature(self, error: Unauthenticated, peer: str) -> None:
+        problem = error.details["problem"]
+        self.counts.signatures_refused += 1
+        self._log_failure("signature refused", peer, self._clock(), problem=problem)
+        self._record_login(None, "access_key", error.code, peer, problem=problem)
+
     def certificate(self, subject: str) -> Principal | None:
         """Who a certificate's subject stands for; None if nobody, and then another credential is needed."""
         self._refresh(self._clock())
@@ -378,6 +422,7 @@ class Gate:
     def _load_users(self) -> None:
         self._logins.clear()
         self._certificates.clear()
+        self._signers.clear()
         self._refresh_credentials()
 
     def _refresh_credentials(self) -> None:

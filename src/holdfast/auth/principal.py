@@ -97,7 +97,7 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     scopes: tuple[Scope, ...] = ()
 
     method: str
-    """`anonymous`, `token`, `oidc` (a token of the identity provider), `password` or `certificate`."""
+    """`anonymous`, `token`, `oidc` (a token of the identity provider), `password`, `access_key` or `certificate`."""
 
     unlimited: bool = False
     """Everything is allowed, names that start with `$` as well. Only where no credentials are configured."""
@@ -113,9 +113,9 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def identity(self) -> str:
-        """Who it is, within its namespace: `user:alice`, `token:alice`, `oidc:alice`, `certificate:alice` or
-        `anonymous`. The issuer of tokens may call somebody `alice` who is not the user of that name, so the kind of
-        credential is part of it.
+        """Who it is, within its namespace: `user:alice`, `token:alice`, `oidc:alice`, `access_key:alice`,
+        `certificate:alice` or `anonymous`. The issuer of tokens may call somebody `alice` who is not the user of that
+        name, so the kind of credential is part of it.
         What is not printable in a name, and a slash, is encoded as in a URL, so that an identity can be a part of keys
         and of names that are shown."""
         if self.method == "anonymous":

@@ -22,7 +22,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.units import format_duration
 
 if TYPE_CHECKING:
-    from holdfast.auth.users import User, Users
+    from holdfast.auth.users import AccessKey, User, Users
 
 # argon2 and other libraries of the users file are imported by the commands that need them: the others start quickly.
 
@@ -30,6 +30,10 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 GENERATED_BYTES = 24
 """192 bits, 32 characters."""
+
+ACCESS_KEY_ID_CHARACTERS = 16
+ACCESS_KEY_BYTES = 30
+"""240 bits, 40 characters, as at AWS."""
 
 users_file = click.option(
     "--file",
@@ -59,6 +63,7 @@ def user() -> None:
 @subject_option
 @click.option("--no-password", is_flag=True, help="No password: the user authenticates by its certificate only.")
 @click.option("--generate", is_flag=True, help="Generate a password and print it on standard output, once.")
+@click.option("--access-key", is_flag=True, help="Generate an access key for SQS clients too, and print it, once.")
 @users_file
 @config_file
 def add(
@@ -68,6 +73,7 @@ def add(
     subject: str | None,
     no_password: bool,
     generate: bool,
+    access_key: bool,
     path: Path | None,
     config_path: Path | None,
 ) -> None:
@@ -79,18 +85,21 @@ def add(
     from holdfast.auth.users import User  # noqa: PLC0415
 
     settings, path = _settings(path, config_path)
-    if no_password and (generate or not subject):
+    if no_password and (generate or not (subject or access_key)):
         raise click.UsageError(
-            "--no-password needs --subject, and no --generate: otherwise the user could not authenticate."
+            "--no-password needs --subject or --access-key, and no --generate: otherwise the user could not"
+            " authenticate."
         )
     with _changing(path, settings, new=True) as change:
         if name in change.users.by_name:
             raise InvalidArgument(field=f"User {name!r}", problem="exists already; change it with update or passwd")
-        entry = User(name=name, namespace=namespace, scopes=scopes, subject=subject)
+        keys = (_new_access_key(),) if access_key else ()
+        entry = User(name=name, namespace=namespace, scopes=scopes, subject=subject, access_keys=keys)
         password = "" if no_password else _password(settings, name, generate)
         change.put(entry if no_password else _with_password(entry, password, settings))
     if generate:
         click.echo(password)
+    _print_access_keys(keys)
     if not scopes:
         show_note(f"{name} has no scopes and may do nothing yet: holdfast user update {name} --scope produce:orders/#")
     _say(settings, f"Added {name} to {path}.")
@@ -145,6 +154,43 @@ def passwd(name: str, generate: bool, path: Path | None, config_path: Path | Non
     _say(settings, f"{name} has a new password.")
 
 
+@user.command("access-key")
+@click.argument("name")
+@click.option("--remove", "removed", metavar="ID", help="Remove the access key with this id instead.")
+@users_file
+@config_file
+def access_key(name: str, removed: str | None, path: Path | None, config_path: Path | None) -> None:
+    """Give the user NAME an access key, with which clients of Amazon SQS sign their requests, and print it, once.
+
+    A user has at most two: to replace one, add the other, change the clients, and remove the first. Connections of the
+    user are closed.
+    """
+    settings, path = _settings(path, config_path)
+    with _changing(path, settings) as change:
+        entry = change.user(name)
+        added = () if removed else (_new_access_key(),)
+        kept = tuple(key for key in entry.access_keys if key.id != removed)
+        if removed and kept == entry.access_keys:
+            raise InvalidArgument(field=f"Access key {removed!r}", problem=f"is not one of {name}")
+        change.put(msgspec.structs.replace(entry, access_keys=(*kept, *added)))
+    _print_access_keys(added)
+    _say(settings, f"Removed {removed} of {name}." if removed else f"{name} has a new access key.")
+
+
+def _new_access_key() -> AccessKey:
+    from holdfast.auth.users import AccessKey  # noqa: PLC0415
+
+    characters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+    key_id = "HFAK" + "".join(secrets.choice(characters) for _ in range(ACCESS_KEY_ID_CHARACTERS))
+    return AccessKey(key_id, secrets.token_urlsafe(ACCESS_KEY_BYTES))
+
+
+def _print_access_keys(keys: tuple[AccessKey, ...]) -> None:
+    """As the environment variables of SDKs."""
+    for key in keys:
+        click.echo(f"AWS_ACCESS_KEY_ID={key.id}\nAWS_SECRET_ACCESS_KEY={key.secret}")
+
+
 @user.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -175,10 +221,11 @@ def list_users(output: str, path: Path | None, config_path: Path | None) -> None
             "scopes": list(entry.scopes),
             "password": entry.password is not None,
             "subject": entry.subject,
+            "access_keys": [key.id for key in entry.access_keys],
         }
         for entry in sorted(_read(path, settings).by_name.values(), key=lambda entry: entry.name)
     ]
-    show_rows(output, ["name", "namespace", "scopes", "password", "subject"], rows)
+    show_rows(output, ["name", "namespace", "scopes", "password", "subject", "access_keys"], rows)
 
 
 # --- the file -------------------------------------------------------------------------------------------------------

@@ -96,6 +96,9 @@ OF_NODE = {
     "webhook": MetricSpec("webhook_waiting", "gauge", "Webhook calls that wait."),
     "webhook_dropped": MetricSpec("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
     "tokens_refused": MetricSpec("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
+    "signatures_refused": MetricSpec(
+        "auth_signature_refused", "counter", "Signatures of access keys that were not good."
+    ),
     "logins_failed": MetricSpec("auth_login_failed", "counter", "Wrong users or passwords."),
     "logins_throttled": MetricSpec(
         "auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."
