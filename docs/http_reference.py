@@ -28,6 +28,7 @@ RIGHTS = {
     Right.PRODUCE_SOMEWHERE: "`produce` on the queues that the request names",
     Right.CONSUME_SOMEWHERE: "`consume` on the queue that the request names",
     Right.ADMIN_SOMEWHERE: "`admin` on the queue that the request names",
+    Right.SOMEWHERE: "`produce`, `consume` or `admin` on some queue, and what the action needs on the queue it names",
     Right.AUTHENTICATED: "a credential, where credentials are configured",
     Right.ANONYMOUS: "nothing",
 }

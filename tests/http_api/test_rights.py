@@ -186,11 +186,7 @@ NEED_NO_SCOPE = {
 
 @pytest.mark.parametrize(
     "endpoint",
-    [
-        endpoint
-        for endpoint in ENDPOINTS
-        if endpoint.right is not Right.ANONYMOUS and not endpoint.path.startswith("/v1/")
-    ],
+    [endpoint for endpoint in ENDPOINTS if endpoint.right is not Right.ANONYMOUS and endpoint.error_format is None],
     ids=lambda one: f"{one.method} {one.path}",
 )
 async def test_every_refusal_names_a_scope_that_helps(served: Tenants, endpoint: Endpoint) -> None:

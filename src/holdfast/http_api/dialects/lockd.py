@@ -76,7 +76,7 @@ RELATED: Final = "multipart/related"
 _CODES: Final[dict[type[HoldfastError], str]] = {LeaseLost: "queue_message_lease_mismatch"}
 
 
-def error_response(error: HoldfastError) -> Response:
+def error_response(error: HoldfastError, _content_type: str) -> Response:
     """An error as lockd says it."""
     code = _CODES.get(type(error), error.code)
     wait_ms = int(str(error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)))

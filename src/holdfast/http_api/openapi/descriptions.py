@@ -39,6 +39,8 @@ from holdfast.http_api.server.routes import Endpoint, Right
 REF = "#/components/schemas/{name}"
 
 PARAMETERS = {
+    "account": "Any text: the caller's credential says whose the queue is.",
+    "queue": "Any text: the request names the queue by its URL.",
     "partition": "A partition, from 0.",
     "name": "The queue's name, percent-encoded as one segment: `tasks%2Fimage`.",
     "id": "A message's id.",

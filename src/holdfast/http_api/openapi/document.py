@@ -133,7 +133,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
         responses["503"] = {"description": "It is not.", "content": content}
     faults = _PROBLEM
     if endpoint.error_format is not None:
-        faults = {"application/json": {"schema": schema_of(endpoint.error_format.shape)}}
+        faults = {endpoint.error_format.content_type: {"schema": schema_of(endpoint.error_format.shape)}}
     for error in errors_of(endpoint):
         status = str(error.http)
         line = f"`{error.code}`: {problem_text(error)}"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from typing import TYPE_CHECKING
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
+from holdfast.auth.signatures import SCHEME, SignedRequest
 from holdfast.errors import CrossOrigin, Unauthenticated
 from holdfast.http_api.server.routes import Endpoint, Right
+
+if TYPE_CHECKING:
+    from holdfast.http_api.server.request import Request
 
 _BROWSER = b"Mozilla/"
 """How the name of every browser begins."""
@@ -32,6 +37,8 @@ def recognize(gate: Gate, subject: str | None, headers: dict[bytes, bytes]) -> P
                 return gate.recall(value.strip().decode("ascii"))
             case b"basic":
                 return gate.recall_password(*_user_and_password(value))
+            case scheme if scheme == SCHEME and not gate.required:
+                return gate.anonymous()
     except ValueError:
         pass  # `identify` says what is wrong with it
     return None
@@ -87,6 +94,20 @@ async def identify(gate: Gate, authorization: bytes, peer: str) -> Principal:
     raise Unauthenticated(problem="the Authorization header is neither Bearer and a token nor Basic and user:password")
 
 
+def is_signed(request: Request) -> bool:
+    """Whether it comes with a signature, to an endpoint that takes them."""
+    return request.endpoint.signed and request.headers[b"authorization"].lower().startswith(SCHEME)
+
+
+async def identify_signed(gate: Gate, request: Request) -> Principal:
+    """The caller, by its signature, which covers the body: that is read before the caller is known, if the head is that
+    of a request which somebody known may have signed."""
+    head = request.head
+    signature = gate.signer(head.headers, request.peer)
+    body = await request.body()
+    return gate.signed(signature, SignedRequest(head.method, head.path, head.query, head.headers, body), request.peer)
+
+
 def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
     """Refuses a caller that has not the right which the endpoint asks for on the queue of that name. It is called with
     what the head says: who is refused need not send a body, and none is read."""
@@ -95,6 +116,9 @@ def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
         principal.require(action, name)
     elif (somewhere := _SOMEWHERE.get(endpoint.right)) is not None:
         principal.require_somewhere(somewhere)
+    elif endpoint.right is Right.SOMEWHERE:
+        if not any(principal.may_somewhere(action) for action in _ACTIONS.values()):
+            principal.require_somewhere(Action.CONSUME)
     elif endpoint.right is Right.ANY:
         principal.require_sight(name)
     elif endpoint.right is Right.NODE:

@@ -21,7 +21,7 @@ from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, Overloaded, RateLimited, ShuttingDown
 from holdfast.http_api.codecs.json_slices import Steps
-from holdfast.http_api.dialects import lockd, mqueue
+from holdfast.http_api.dialects import lockd, mqueue, sqs
 from holdfast.http_api.endpoints import (
     audited_redrives,
     dead_letters,
@@ -40,7 +40,15 @@ from holdfast.http_api.endpoints import (
     workflow_state,
 )
 from holdfast.http_api.openapi import document as openapi
-from holdfast.http_api.server.access import authorize, check_browser, check_program, identify, recognize
+from holdfast.http_api.server.access import (
+    authorize,
+    check_browser,
+    check_program,
+    identify,
+    identify_signed,
+    is_signed,
+    recognize,
+)
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.http_api.server.body import ClientDisconnected
 from holdfast.http_api.server.long_requests import LongRequests, expired
@@ -60,6 +68,7 @@ ROUTES: tuple[Routes, ...] = (
     audited_redrives.ROUTES,
     mqueue.ROUTES,
     lockd.ROUTES,
+    sqs.ROUTES,
     requests.ROUTES,
     transactions.ROUTES,
     health.ROUTES,
@@ -96,6 +105,7 @@ class Api:
         self.idle = asyncio.Event()  # there is none
         self.idle.set()
         self.buffered_bytes = 0
+        self.receive_attempts = sqs.Attempts()
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self.long_requests = LongRequests(gate, node.cell.quotas)
@@ -217,7 +227,11 @@ class Api:
     async def _identify(self, request: Request) -> None:
         """For a credential that takes time to check."""
         try:
-            principal = await identify(self.gate, request.headers[b"authorization"], request.peer)
+            if is_signed(request):
+                principal = await identify_signed(self.gate, request)
+                self.count_bytes(principal, len(request.content))
+            else:
+                principal = await identify(self.gate, request.headers[b"authorization"], request.peer)
             self._serve_known(request, principal)
         except Exception as error:  # noqa: BLE001 - it is answered
             request.fail(error)
@@ -289,9 +303,14 @@ class Api:
         if self.closing and not endpoint.always_served:
             raise ShuttingDown
         if not endpoint.waits:
-            if self.working >= self.config.http.max_concurrency:
-                raise Overloaded(waiting=self.working)
-            request.start_work()
+            self.start_work(request)
+
+    def start_work(self, request: Request) -> None:
+        """Count a request as being worked on. Raises Overloaded if there are too many. The handler of an endpoint that
+        may wait calls it if this request does not."""
+        if self.working >= self.config.http.max_concurrency:
+            raise Overloaded(waiting=self.working)
+        request.start_work()
 
     def enter(self) -> None:
         """A request is being worked on, until it leaves."""

@@ -586,7 +586,7 @@ class Connection(asyncio.Protocol):
         try:
             data = encode_head(response, request.correlation_id, pool.date.line(), framing, close=last)
         except ValueError as error:
-            return self.send(request, error_response(error, head.endpoint, (), request.correlation_id))
+            return self.send(request, error_response(error, head.endpoint, (), request.correlation_id, ""))
         self._transport.write(data if head.method == "HEAD" else data + body)
         if response.close is not None:
             response.close()

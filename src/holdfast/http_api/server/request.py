@@ -327,7 +327,9 @@ class Request:
             self.end()
             self._connection.abort()
             return
-        self.respond(error_response(error, self.head.endpoint, self.batch_errors, self.correlation_id))
+        self.respond(
+            error_response(error, self.head.endpoint, self.batch_errors, self.correlation_id, self.head.content_type)
+        )
 
     @property
     def disconnected(self) -> asyncio.Future[None]:

@@ -163,15 +163,19 @@ def problem_response(error: HoldfastError, correlation_id: str = "", errors: Seq
 
 
 def error_response(
-    error: Exception, endpoint: Endpoint | None, batch_errors: Sequence[wire.ItemError], correlation_id: str
+    error: Exception,
+    endpoint: Endpoint | None,
+    batch_errors: Sequence[wire.ItemError],
+    correlation_id: str,
+    content_type: str,
 ) -> Response:
-    """The response to a request that failed, in the format of its endpoint."""
+    """The response to a request that failed, in the format of its endpoint. `content_type` is that of the request."""
     if not isinstance(error, HoldfastError):
         path = endpoint.path if endpoint is not None else ""
         log.error("a request failed", path=path, correlation_id=correlation_id, exc_info=error)
         return problem_response(HoldfastError(), correlation_id)
     if endpoint is not None and endpoint.error_format is not None:
-        result = endpoint.error_format.make(error)
+        result = endpoint.error_format.make(error, content_type)
         result.headers = [*result.headers, *error_headers(error)]
         return result
     return problem_response(error, correlation_id, batch_errors)

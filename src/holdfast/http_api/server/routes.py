@@ -44,15 +44,18 @@ class Right(Enum):
     PRODUCE_SOMEWHERE = "produce somewhere"  # on any queue at all: the body names it, and the handler checks that one
     CONSUME_SOMEWHERE = "consume somewhere"
     ADMIN_SOMEWHERE = "admin somewhere"
+    SOMEWHERE = "somewhere"  # any of these on any queue at all
     AUTHENTICATED = "known"  # any valid credential; the handler checks further
     ANONYMOUS = "nobody"  # no credential needed
 
 
 class ErrorFormat(NamedTuple):
-    """How a dialect says that something is wrong: as JSON of this shape."""
+    """How a dialect says that something is wrong: as JSON of this shape. `make` is given the content type of the
+    request too, since a dialect may have several formats."""
 
-    make: Callable[[HoldfastError], Response]
+    make: Callable[[HoldfastError, str], Response]
     shape: type[msgspec.Struct]
+    content_type: str = "application/json"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     always_served: bool = False  # also while the server stops
     changes: bool = False  # of a GET, which should not: no browser is let in, because a page makes one without asking
+    signed: bool = False  # takes requests that are signed with an access key, too
 
     @property
     def summary(self) -> str:
@@ -120,6 +124,7 @@ class Routes:
         waits: bool = False,
         always_served: bool = False,
         changes: bool = False,
+        signed: bool = False,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
 
@@ -147,6 +152,7 @@ class Routes:
                 waits=waits,
                 always_served=always_served,
                 changes=changes,
+                signed=signed,
                 error_format=self.error_format,
             )
             self.endpoints.append(endpoint)
