@@ -54,15 +54,9 @@ def redrive(
 
 
 def undo(
-    cell: Rig,
-    name: str,
-    after: int = 0,
-    source: str = "",
-    rights: Rights = ALL_RIGHTS,
-    dead: QueueName = DEAD,
-    limit: int = 100,
+    cell: Rig, name: str, after: int = 0, source: str = "", rights: Rights = ALL_RIGHTS, dead: QueueName = DEAD
 ) -> list[RedriveResult]:
-    work = audited_redrive.undo(cell.engine, dead, name, after, limit, cell.clock, source=source, rights=rights)
+    work = audited_redrive.undo(cell.engine, dead, name, after, 100, cell.clock, source=source, rights=rights)
     return [one for step in cell.run(work) for one in step]
 
 
@@ -119,14 +113,6 @@ def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_was(ce
         ORIGINAL_PROPERTY: original,
         UNDONE_PROPERTY: str(second.id),
     }
-
-
-def test_undo_ends_at_its_limit(cell: Rig) -> None:
-    dead_letters = dead_letter(cell, 5)
-    redrive(cell, "a", dead_letters)
-    assert statuses(undo(cell, "a", limit=2)) == ["undone", "undone"]
-    assert audit(cell, "a").undone == 2
-    assert statuses(undo(cell, "a", after=dead_letters[1], limit=3)) == ["undone"] * 3
 
 
 def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(cell: Rig) -> None:
