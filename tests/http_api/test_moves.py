@@ -214,3 +214,32 @@ async def test_an_undo_takes_messages_out_of_queues_that_the_caller_administers(
     assert len(payloads(served, "jobs")) == 1
     [fate] = (await served.call("POST", f"{path}/undo", *DEAD_QUEUE_ONLY, "admin:jobs", json={})).json()["letters"]
     assert fate["fate"] == "undone"
+
+
+async def test_a_queue_becomes_the_dead_queue_of_another_only_by_who_administers_both(served: Tenants) -> None:
+    """It can then neither be deleted nor have a dead queue of its own."""
+    await served.node.queues.create(("default", "morgue"), {"dlq.enabled": False})
+    for config in ({"dlq.queue": "morgue"}, {"dlq": {"queue": "morgue"}}):
+        body = {"name": "mine", "config": config}
+        refused = await served.call("POST", "/api/v1/queues", "admin:mine", "produce:morgue", json=body)
+        assert (refused.status_code, refused.json()["details"]["scope"]) == (403, "admin:morgue")
+    right = {"name": "mine", "config": {"dlq.queue": "morgue"}}
+    made = await served.call("POST", "/api/v1/queues", "admin:mine", "admin:morgue", json=right)
+    assert made.status_code == 201
+
+
+async def test_a_shared_dead_queue_is_listed_and_redriven_by_its_own_path(served: Tenants) -> None:
+    await shared_dead_queue(served)
+    await dead_letters(served, ("default", "morgue"), "jobs", "mine")
+    scopes = ("admin:morgue", "consume:morgue", "produce:#")
+    listed = (await served.call("GET", "/api/v1/queues/morgue/dlq", *scopes)).json()
+    assert len(listed["messages"]) == 2
+    started = await served.call("POST", "/api/v1/queues/morgue/dlq/redrive", *scopes, json={})
+    job = await finished(served, "/api/v1/queues/morgue", started.json(), *scopes)
+    assert (job["moved"], payloads(served, "jobs"), payloads(served, "mine")) == (2, [b"?"], [b"?"])
+
+
+async def test_a_queue_that_is_nobodys_dead_queue_has_no_dead_letters_of_its_own(served: Tenants) -> None:
+    await served.node.queues.create(("default", "plain"), {"dlq.enabled": False})
+    answer = await served.call("POST", "/api/v1/queues/plain/dlq/purge", "admin:#", "produce:#", json={})
+    assert answer.json()["code"] == "no_dead_queue"

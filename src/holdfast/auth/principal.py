@@ -207,8 +207,8 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     def require_config(self, fields: Mapping[str, object]) -> None:
         """Raises Forbidden if a queue so configured would reach beyond what this principal may touch: `topics` bring it
-        what others publish there, `dlq.queue` is another queue that it fills. What is no configuration at all is not
-        for this to say."""
+        what others publish there, `dlq.queue` is another queue that it fills, and that can then neither be deleted nor
+        have a dead queue of its own. What is no configuration at all is not for this to say."""
         topics = fields.get("topics")
         for topic in topics if isinstance(topics, list | tuple) else ():
             if isinstance(topic, str) and not self.may_filter(Action.ADMIN, topic):
@@ -216,7 +216,7 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         nested = fields.get("dlq")
         for queue in (fields.get("dlq.queue"), nested.get("queue") if isinstance(nested, Mapping) else None):
             if isinstance(queue, str) and queue:
-                self.require_put(queue)
+                self.require(Action.ADMIN, queue)
 
     @cached_property
     def _patterns(self) -> dict[Action, tuple[Pattern, ...]]:

@@ -32,6 +32,11 @@ class DeadLetters:
         dead = dead_queue_of(record.name, record.config)
         return (name[0], dead) if dead is not None else None
 
+    def is_used(self, name: QueueName) -> bool:
+        """Whether other queues of the namespace have named this one as their dead queue."""
+        queues = self._cell.engine.queues.items()
+        return any(other[0] == name[0] and queue.config.dlq.queue == name[1] for other, queue in queues)
+
     async def redrive(
         self,
         name: QueueName,

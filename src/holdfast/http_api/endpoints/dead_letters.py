@@ -47,6 +47,8 @@ def dead_queue(request: Request) -> tuple[QueueName, str]:
     if name[1].startswith(DEAD_PREFIX):
         return name, ""
     dead = request.node.dead_letters.queue_of(name)
+    if dead is None and request.node.dead_letters.is_used(name):
+        return name, ""
     if dead is None:
         raise NoDeadQueue(queue=name[1])
     return dead, name[1]
