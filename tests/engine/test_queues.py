@@ -88,20 +88,23 @@ def test_captures_are_those_of_the_queues_there_are(memory: Rig) -> None:
 
 
 def test_a_namespace_has_what_its_queues_have_together(memory: Rig) -> None:
-    def totals(namespace: str) -> tuple[int, int, int]:
+    def totals(namespace: str) -> tuple[int, int, int, int]:
         found = memory.engine.catalog.totals(namespace)
-        return found.queues, found.partitions, found.webhooks
+        return found.queues, found.partitions, found.groups, found.webhooks
 
     memory.create_queue(partitions=2)
     memory.create_queue(OTHER, partitions=3, dlq={"alert_webhook": "https://alerts.example"})
     memory.create_queue(("elsewhere", "tasks"), partitions=1)
-    assert (totals("default"), totals("elsewhere"), totals("nowhere")) == ((2, 5, 1), (1, 1, 0), (0, 0, 0))
+    for group in ("g", "h"):
+        create_group(memory.engine, OTHER, group, GroupKind.LEASE, memory.now, None, 0, 0)
+    assert (totals("default"), totals("elsewhere"), totals("nowhere")) == ((2, 5, 2, 1), (1, 1, 0, 0), (0, 0, 0, 0))
+    memory.run(delete_group(memory.engine, OTHER, "g", memory.clock))
     update_queue(memory.engine, OTHER, {"partitions": 4, "dlq": {"alert_webhook": ""}}, memory.now)
     memory.restart()
-    assert totals("default") == (2, 6, 0)
+    assert totals("default") == (2, 6, 1, 0)
     memory.run(delete_queue(memory.engine, TASKS, memory.clock))
     memory.run(delete_queue(memory.engine, ("elsewhere", "tasks"), memory.clock))
-    assert (totals("default"), totals("elsewhere")) == ((1, 4, 0), (0, 0, 0))
+    assert (totals("default"), totals("elsewhere")) == ((1, 4, 1, 0), (0, 0, 0, 0))
 
 
 def test_the_users_of_a_dead_queue_are_those_that_name_it_now_and_its_own_queue(memory: Rig) -> None:
@@ -134,6 +137,7 @@ def test_a_queue_is_created_changed_and_deleted_at_the_same_cost_however_many_th
         sys.setprofile(called)
         try:
             memory.create_queue(name, partitions=1)
+            create_group(memory.engine, name, "g", GroupKind.LEASE, memory.now, None, 0, 0)
             update_queue(memory.engine, name, {"max_depth": 7}, memory.now)
             memory.run(delete_queue(memory.engine, name, memory.clock))
         finally:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from holdfast.core.commands import Draft, HomogeneousDrafts
 from holdfast.core.ids import fnv1a32, route_of
 from holdfast.core.journal import ShardName
-from holdfast.core.queue import DEAD_PREFIX, GroupRecord, QueueConfig, QueueRecord, dead_queue_of
+from holdfast.core.queue import DEAD_PREFIX, GroupRecord, QueueRecord, dead_queue_of
 from holdfast.core.records import NO_EXTRA, Origin
 from holdfast.core.shard import Shard
 from holdfast.engine.rates import RateWindow
@@ -41,7 +41,7 @@ class Queue:
         self.size_bytes = 0  # their payloads
         self._live: list[tuple[int, int]] = []  # what each shard has of both
         self._next = 0  # the partition that takes the next batch without keys
-        self.counted: QueueConfig | None = None  # as the catalog has counted it
+        self.counted: QueueRecord | None = None  # as the catalog has counted it
         # By leasing group that is in use: the shards in which it may have something to deliver. One that has something
         # in every shard is not kept up to date: nobody seems to consume it.
         self._filled: dict[str, dict[int, Shard]] = {}
@@ -228,23 +228,25 @@ class NamespaceTotals:
     would hold up everything else for milliseconds.
     """
 
-    __slots__ = ("by_dead_queue", "partitions", "queues", "webhooks")
+    __slots__ = ("by_dead_queue", "groups", "partitions", "queues", "webhooks")
 
     def __init__(self) -> None:
-        self.queues = self.partitions = self.webhooks = 0
+        self.queues = self.partitions = self.groups = self.webhooks = 0
         self.by_dead_queue: dict[str, set[str]] = {}
 
-    def add(self, name: str, config: QueueConfig, count: int = 1) -> None:
+    def add(self, record: QueueRecord, count: int = 1) -> None:
         """Count a queue; with -1 no more."""
+        config = record.config
         self.queues += count
+        self.groups += count * len(record.groups)
         self.partitions += count * config.partitions
         self.webhooks += count * bool(config.dlq.alert_webhook)
         if config.dlq.queue:
             named_by = self.by_dead_queue.setdefault(config.dlq.queue, set())
             if count > 0:
-                named_by.add(name)
+                named_by.add(record.name)
             else:
-                named_by.remove(name)
+                named_by.remove(record.name)
             if not named_by:
                 del self.by_dead_queue[config.dlq.queue]
 
@@ -285,7 +287,7 @@ class Catalog:
         self._queues[queue.name] = queue
         self._by_shard.update((shard.number, queue) for shard in queue.shards)
         self._capture(queue.name, queue.config.topics)
-        self._count(queue, queue.config)
+        self.count(queue)
 
     def remove(self, queue: Queue) -> None:
         """Remove a queue. Its shards are known until `forget_shards`, because the journal of this turn names them."""
@@ -306,15 +308,19 @@ class Catalog:
         """What the journal calls a shard."""
         return self._by_shard[number].names[number]
 
-    def _count(self, queue: Queue, config: QueueConfig | None) -> None:
-        """Count a queue as it is configured now; None: no more."""
-        namespace, name = queue.name
+    def count(self, queue: Queue) -> None:
+        """The record of a queue has changed."""
+        self._count(queue, queue.record)
+
+    def _count(self, queue: Queue, record: QueueRecord | None) -> None:
+        """Count a queue by this record; None: no more."""
+        namespace = queue.record.namespace
         totals = self._totals.setdefault(namespace, NamespaceTotals())
         if queue.counted is not None:
-            totals.add(name, queue.counted, -1)
-        if config is not None:
-            totals.add(name, config)
-        queue.counted = config
+            totals.add(queue.counted, -1)
+        if record is not None:
+            totals.add(record)
+        queue.counted = record
         if not totals.queues:
             del self._totals[namespace]
 

@@ -168,6 +168,7 @@ class Engine:
     def save_queue(self, queue: Queue) -> None:
         """Write a queue's record. What follows from it must not be answered before it is durable."""
         record = queue.record
+        self.catalog.count(queue)
         key = queue_key(record.namespace, record.name)
         self._batch.add([(Table.QUEUES, key, msgspec.msgpack.encode(record))])
         self._batch.must_sync = True

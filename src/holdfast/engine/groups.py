@@ -95,7 +95,7 @@ def add_group(
             advice="Delete some, or raise queues.max_groups_per_queue",
         )
     namespace = record.namespace
-    engine.limits.quotas.check(namespace, Quota.GROUPS, count_groups(engine, namespace))
+    engine.limits.quotas.check(namespace, Quota.GROUPS, engine.catalog.totals(namespace).groups)
     group = GroupRecord(record.groups_made, name, kind, now, max_lag_messages, max_lag_age)
     queue.change(replace(record, groups=(*record.groups, group), groups_made=record.groups_made + 1))
     engine.save_queue(queue)
@@ -104,10 +104,6 @@ def add_group(
         engine.wake_ups.schedule(shard)
     engine.mark_dirty(queue.name)
     return group
-
-
-def count_groups(engine: Engine, namespace: str) -> int:
-    return sum([len(queue.record.groups) for name, queue in engine.queues.items() if name[0] == namespace])
 
 
 def start_group(engine: Engine, queue: Queue, shard: Shard, group: GroupRecord, earliest: bool, now: int) -> None:

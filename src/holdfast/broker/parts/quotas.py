@@ -12,7 +12,6 @@ from holdfast.broker.parts.redrive_jobs import RedriveJobs
 from holdfast.broker.parts.transactions import Transactions
 from holdfast.core.queue import check_name
 from holdfast.core.records import Table
-from holdfast.engine.groups import count_groups
 from holdfast.errors import LimitExceeded
 from holdfast.quotas import HELD, OWN_NAMESPACES_MAX, Quota, read_limits
 
@@ -86,7 +85,7 @@ class NamespaceQuotas:
         used = {
             Quota.QUEUES: totals.queues,
             Quota.PARTITIONS: totals.partitions,
-            Quota.GROUPS: count_groups(engine, namespace),
+            Quota.GROUPS: totals.groups,
             Quota.WEBHOOKS: totals.webhooks,
             Quota.STORED_BYTES: self._cell.stored_bytes.of(namespace),
             Quota.STAGED_BYTES: staged.size_bytes,
