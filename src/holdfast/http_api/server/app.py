@@ -19,7 +19,7 @@ from holdfast.auth.principal import Principal
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
-from holdfast.errors import HoldfastError, Overloaded, RateLimited, ShuttingDown
+from holdfast.errors import HoldfastError, RateLimited, ShuttingDown
 from holdfast.http_api.codecs.json_slices import Steps
 from holdfast.http_api.dialects import lockd, mqueue, sqs
 from holdfast.http_api.endpoints import (
@@ -303,14 +303,7 @@ class Api:
         if self.closing and not endpoint.always_served:
             raise ShuttingDown
         if not endpoint.waits:
-            self.start_work(request)
-
-    def start_work(self, request: Request) -> None:
-        """Count a request as being worked on. Raises Overloaded if there are too many. The handler of an endpoint that
-        may wait calls it if this request does not."""
-        if self.working >= self.config.http.max_concurrency:
-            raise Overloaded(waiting=self.working)
-        request.start_work()
+            request.start_work()
 
     def enter(self) -> None:
         """A request is being worked on, until it leaves."""

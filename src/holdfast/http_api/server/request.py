@@ -301,8 +301,12 @@ class Request:
     # --- the response -----------------------------------------------------------------------------------------------
 
     def start_work(self) -> None:
-        """Count it as being worked on until it is over."""
-        self.api.enter()
+        """Count it as being worked on until it is over. Raises Overloaded if there are too many. The handler of an
+        endpoint that may wait calls it for a request that does not."""
+        api = self.api
+        if api.working >= api.config.http.max_concurrency:
+            raise Overloaded(waiting=api.working)
+        api.enter()
         self._working = True
 
     def end(self) -> None:

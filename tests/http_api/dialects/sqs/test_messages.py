@@ -400,3 +400,12 @@ async def test_who_goes_while_it_waits_is_given_nothing(front: HttpFront, node: 
     assert await reader.read() == b""
     await sqs.send(url, "one")
     assert (await sqs.one(url, AttributeNames=["All"]))["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+async def test_an_overloaded_server_refuses_all_but_those_that_wait(
+    front: HttpFront, sqs: Sqs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await sqs.create("orders")
+    monkeypatch.setattr(front.api, "working", front.api.config.http.max_concurrency)
+    assert await sqs.refused("SendMessage", QueueUrl=url, MessageBody="x") == "ServiceUnavailable"
+    assert await sqs.receive(url) == []

@@ -123,6 +123,6 @@ async def _run(request: Request, call: Call) -> shapes.Output:
         name = "InvalidAction" if request.content_type == FORM else "UnknownOperation"
         raise Refusal(name, f"There is no action {call.action[:100]!r}.")
     if call.action != "ReceiveMessage":
-        request.api.start_work(request)
+        request.start_work()
     given = call.read(known.takes)
     return await known.run(Caller(request), given)
