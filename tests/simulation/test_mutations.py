@@ -72,11 +72,11 @@ def ids_are_not_reserved(patch: pytest.MonkeyPatch) -> None:
 
 
 def high_values_go_first(patch: pytest.MonkeyPatch) -> None:
-    def fresh(self: LeaseGroup, priorities: dict[int, int]) -> Iterator[Place]:
+    def loaded(self: LeaseGroup, priorities: dict[int, int]) -> Iterator[Place]:
         for priority in sorted(priorities, reverse=True):
             yield from self.window(priority).loaded
 
-    patch.setattr(LeaseGroup, "fresh", fresh)
+    patch.setattr(LeaseGroup, "loaded", loaded)
 
 
 def a_key_holds_up_nobody(patch: pytest.MonkeyPatch) -> None:
