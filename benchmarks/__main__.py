@@ -16,6 +16,7 @@ from benchmarks import (
     one,
     raw,
     speed,
+    start,
     steady,
     timers,
     topics,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "transfer": transfer.main,
     "waiting": waiting.main,
     "one": lambda: one.main(sys.argv[2:]),
+    "start": lambda: start.main(sys.argv[2:]),
 }
 
 LONG: dict[str, Callable[[], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import one, steady
+from benchmarks import one, start, steady
 from benchmarks.one import Setting
 
 
@@ -39,3 +39,17 @@ def test_growth_covers_connections_queues_groups_and_partitions() -> None:
     assert {setting.queues for setting in grown} == {1, 10, 100, 1_000, 10_000}
     assert {setting.groups for setting in grown} == {1, 10, 64}
     assert {setting.partitions for setting in grown} == {1, 10, 100}
+
+
+def test_start_prints_a_line_for_each_kind_of_data_and_of_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(start, "SETTLE_SECONDS", 0.0)
+    start.main(["--queues", "3", "--messages", "1000"])
+    lines = capsys.readouterr().out.splitlines()[2:]
+    kinds = [
+        f"{data}, {end} before" for data in ("nothing", "3 queues", "1,000 messages") for end in ("killed", "stopped")
+    ]
+    assert [line[:34].strip() for line in lines] == kinds
+    assert all(float(line[34:].split()[0]) > 0.1 and float(line[34:].split()[2]) > 20 for line in lines)

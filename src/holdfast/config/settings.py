@@ -272,7 +272,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     conversion: Annotated[str, Choice(("process", "thread"))] = "process"
     """Where rows become columns. In a process of its own it takes no time from the node's loop; the process is started
-    when there is something to export, which takes 0.3 s of a processor, has 70 to 200 MiB of memory, and ends when
+    when there is something to export, which takes 0.3 s of a processor, has 90 to 300 MiB of memory, and ends when
     nothing was exported for 10 s. In a thread it takes the loop's time, 5 us a row, and 35 MiB of memory that stay."""
 
     conversion_timeout: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 10 * MINUTE
