@@ -18,6 +18,7 @@ from holdfast.broker.node import Node
 from holdfast.http_api.codecs.arrow_request import COLUMNS, SOURCES
 from holdfast.http_api.openapi.document import document
 from holdfast.http_api.server.app import ROUTES
+from holdfast.quotas import Quota
 from tests.numbers import WILD_NUMBERS
 
 Q = "/api/v1/queues/numbers"
@@ -138,6 +139,8 @@ async def prepared(http: httpx.AsyncClient, node: Node) -> AsyncIterator[httpx.A
     assert node.cell.engine is engine, "the store was opened again"
     stored = await http.post("/api/v1/queues/after/messages", json={"messages": [{"text": "x"}]})
     assert stored.status_code == 200, stored.text
+    for namespace in node.cell.quotas.own_namespaces:  # other tests use the node too
+        await node.quotas.change(namespace, dict.fromkeys(Quota))
 
 
 async def _send(http: httpx.AsyncClient, method: str, path: str, **body: Any) -> None:
