@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.config.settings import StoreSettings
 from holdfast.core.commands import Draft
 from holdfast.engine.engine import Engine
-from holdfast.mqtt.codec import V311, PubAck, Publish
+from holdfast.mqtt.codec import V311, PubAck, Publish, PubRec, reasons
 from holdfast.mqtt.net.link import Link
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.mqtt.queues.rig import SPACE, Server, config_for, until
@@ -159,5 +160,33 @@ async def test_publishes_that_nobody_waits_for_share_the_turn_after_the_sync(tmp
     store.may_sync.set()
     for producer in [*producers, producers[0]]:
         await producer.expect(PubAck)
+    await server.stop()
+    store.close()
+
+
+async def test_what_is_refused_after_its_connection_was_cut_is_not_taken_for_stored(tmp_path: Path) -> None:
+    store = Slow(MemoryDisk())
+    store.may_sync.set()
+    server = Server(config_for(tmp_path, store=StoreSettings(sync_in_place_max=0)), store, in_process=False)
+    await server.start()
+    await server.create("full", max_depth=1)
+    await server.create("other")
+    await server.node.messages.enqueue((SPACE, "full"), [Draft(b"first")])
+    producer = await server.client("p-1", clean=False, expiry_s=3600)
+    other = await server.client("p-2")
+    await server.node.cell.commit.durable()
+    store.may_sync.clear()
+    other.send(other.packet("$queue/other"))
+    await until(lambda: server.depth("other") == 1)  # a sync is in progress, and what comes now waits for its end
+    packet = producer.packet("$queue/full", b"second", qos=2)
+    producer.send(packet)
+    await until(lambda: server.mqtt._traffic.received[Publish] == 2)
+    producer.vanish()
+    await until(lambda: len(server.mqtt._links) == 1)
+    store.may_sync.set()
+    producer = await server.client("p-1", clean=False, expiry_s=3600)
+    assert producer.connack.session_present
+    producer.send(replace(packet, dup=True))
+    assert (await producer.expect(PubRec)).reason_code == reasons.QUOTA_EXCEEDED
     await server.stop()
     store.close()

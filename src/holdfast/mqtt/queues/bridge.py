@@ -514,11 +514,14 @@ class QueueBridge:
         for key in [key for key in self.watchers if key[0] is connection]:
             del self.watchers[key]
         feed = _feed(connection)
+        if feed is not None:
+            connection.feed = None
+            feed.release_waiting()
+        # What was settled before must have happened before, and what is refused must be forgotten before the client
+        # comes back and sends it again.
+        self.apply_batches()
         if feed is None:
             return
-        connection.feed = None
-        feed.release_waiting()
-        self.apply_batches()  # what was settled before must have happened before
         if graceful or self.stopping:
             feed.leave(Verb.RELEASE)
             session.leases.clear()

@@ -151,13 +151,13 @@ class Receiver:
         the connection is closed [MQTT-3.3.5-2]."""
         packets = publishes.packets
         qos = packets[0].qos
-        if connection.closing or not qos or not publishes.refusals:
-            return
         session = connection.session
-        if qos == 2 and session is not None:
+        if qos == 2 and session is not None:  # also if it is closed: the client may send it again in this session
             for index in publishes.refusals:
                 if packets[index].packet_id in session.incoming:
                     self._discard_incoming(connection, session, packets[index].packet_id)
+        if connection.closing or not qos or not publishes.refusals:
+            return
         if connection.version != V5:
             first = min(publishes.refusals)
             accepted = encode_pubacks([packet.packet_id for packet in packets[:first]])

@@ -82,13 +82,13 @@ class Lifecycle:
         self._drop(connection)
         if session is None:
             return
+        if self._bridge is not None:
+            self._bridge.closed(connection, session, graceful, now)
         connection.session = None
         connection.showing.clear()
         session.connection = None
         self.clients -= 1
         session.resend.clear()
-        if self._bridge is not None:
-            self._bridge.closed(connection, session, graceful, now)
         if not with_will:
             session.will = None
         self.leave(session, now)
