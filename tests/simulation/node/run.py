@@ -66,6 +66,8 @@ class Run:
         self._wide = seed % 10 == 5
         self._constants = _constants(self._random)
         self._constants.pop("TICK_DELIVERIES_MAX", None)  # that no turn exceeds its bound is seen here
+        if self._wide:
+            self._constants.pop("SWEEP_CHUNK", None)  # the bound is reckoned in it
         self._sync_in_place = self._random.random() < 0.3
         self._segment_age = self._random.choice((SECOND, 10 * SECOND, 3600 * SECOND))
 
