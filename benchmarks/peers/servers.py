@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -174,6 +176,11 @@ def postgres() -> Iterator[Broker]:
         command += ["-c", "shared_buffers=512MB", "-c", "max_wal_size=4GB"]
         with running(command, user=user, log=log) as process:
             wait_for(port, process)
+            ready = [program("pg_isready", binaries), "-q", "-h", "127.0.0.1", "-p", str(port)]
+            while subprocess.run(ready, check=False).returncode:  # it listens before it takes connections
+                if process.poll() is not None:
+                    raise RuntimeError(f"postgres ended with {process.returncode}")
+                time.sleep(0.05)
             wire = PostgresWire(port)
             wire.create_table()
             wire.close()

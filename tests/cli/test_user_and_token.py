@@ -285,7 +285,7 @@ def test_keys_are_changed_without_a_gap(key: Path, tmp_path: Path) -> None:
 def test_a_secret_from_the_environment_signs_too() -> None:
     environ = {"HOLDFAST_AUTH_TOKEN_SECRET": "0123456789abcdef0123456789abcdef"}
     text = good("token", "create", "--subject", "x", **environ).strip()
-    good("token", "inspect", stdin=text, **environ)
+    assert '"x"' in good("token", "inspect", "-o", "json", stdin=text, **environ)
 
 
 @pytest.mark.parametrize(
