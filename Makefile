@@ -8,6 +8,7 @@ SPARK   := $(VENV)/.stamp-spark
 CLASSES := $(VENV)/spark.jsa
 
 DATA_DIR ?= ./data
+STORE    ?= rocks
 SEEDS    ?= 1000
 JOBS     ?= 3
 EVENTS   ?= 1000000
@@ -29,7 +30,7 @@ CHECKS := check-style check-types check-imports check-names
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), JOBS=3 (test), EVENTS=1000000 (bench-spark), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
+	@printf '\nVariables: DATA_DIR=./data STORE=rocks (serve), SEEDS=1000 (simulate), JOBS=3 (test), EVENTS=1000000 (bench-spark), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
 
 setup: $(STAMP)  ## Make .venv and install everything, exactly as locked (the other targets do it when needed)
 
@@ -52,8 +53,13 @@ $(SPARK): $(STAMP) requirements-spark.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-spark.lock
 	@touch $@
 
-serve: $(STAMP)  ## Run the broker on embedded storage in ./data
-	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
+serve: $(STAMP)  ## Run the broker on embedded storage in ./data; with STORE=postgres on a PostgreSQL in ./data-postgres
+ifeq ($(STORE),postgres)
+	$(BIN)/python -m tools.postgres $(DATA_DIR)-postgres \
+	  $(BIN)/holdfast serve --store postgres --data-dir $(DATA_DIR) $(ARGS)
+else
+	$(BIN)/holdfast serve --store $(STORE) --data-dir $(DATA_DIR) $(ARGS)
+endif
 
 test: $(SPARK)  ## Lint, types, import rules and names, then every test: first those of the coverage gate
 	@$(MAKE) --no-print-directory -j 4 --output-sync=target $(CHECKS) $(CLASSES)

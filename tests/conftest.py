@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import postgres
+
 # Hypothesis measures the time of examples; on a busy machine that says nothing about the code. Its examples are the
 # same in every run, so that `make test` never fails by chance; `pytest --hypothesis-profile=explore` tries others.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +33,9 @@ ARCHIVE = Path(sys.prefix) / "spark.jsa"
 without a word: what the commands print is looked at."""
 if ARCHIVE.exists() and ARCHIVE.stat().st_size:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:disable")
+
+# Servers of tests are many, and some are killed: they keep nothing of the disk for the time when it is full.
+os.environ.setdefault("HOLDFAST_STORE_RESERVE_BYTES", "0")
 
 GATED = (
     *("tests/core/", "tests/engine/", "tests/journal/", "tests/transcripts/"),
@@ -56,6 +61,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
     return Together(config, log)
 
 
+def pytest_configure() -> None:
+    postgres.configure()
+
+
+def pytest_unconfigure() -> None:
+    postgres.end()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(GATED) and not _uses_disk_or_sockets(item):
@@ -64,7 +77,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _uses_disk_or_sockets(item: pytest.Item) -> bool:
-    return "rocks" in item.nodeid.partition("[")[2] or "http" in getattr(item, "fixturenames", ())
+    return any(store in item.nodeid.partition("[")[2] for store in ("rocks", "postgres")) or "http" in getattr(
+        item, "fixturenames", ()
+    )
 
 
 def _start(item: pytest.Item) -> int:

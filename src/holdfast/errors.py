@@ -186,6 +186,15 @@ class RedriveNotFound(HoldfastError):
     grpc = "NOT_FOUND"
 
 
+class ScheduleNotFound(HoldfastError):
+    """There is no schedule {schedule!r} in namespace {namespace!r}. List those there are."""
+
+    code = "schedule_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
 class AuditNotFound(HoldfastError):
     """No redrive of this queue has the audit id {audit!r}: it was never begun, or it is so long ago that it was
     forgotten. List those that are known."""
@@ -456,7 +465,7 @@ class Overloaded(HoldfastError):
 
 
 class RateLimited(HoldfastError):
-    """Namespace {namespace!r} sends faster than it may. Nothing was done; retry in {retry_after_ms} ms."""
+    """{owner} sends faster than it may: {quota} is {limit}. Nothing was done; retry in {retry_after_ms} ms."""
 
     code = "rate_limited"
     retryable = True
@@ -578,6 +587,14 @@ class StoreCorrupt(StoreError):
     code = "store_corrupt"
 
 
+class StoreWentBack(StoreError):
+    """The {store} store has lost what it had confirmed: batch {confirmed} was stored, it ends with {found} now. Most
+    likely a replica that lacked it took over. Nothing more is written. Bring the store back that has it; if it is
+    gone, restart the server to go on with what is left: the journal in the lake says what is missing."""
+
+    code = "store_went_back"
+
+
 class FormatUnknown(StoreError):
     """{path} was written in format {found}; this version reads formats up to {known}. Install a newer Holdfast."""
 
@@ -589,6 +606,19 @@ class FormatTooOld(StoreError):
     First start a version on it that reads format {found} and writes a later one, or choose another --data-dir."""
 
     code = "format_too_old"
+
+
+class DatabaseUnsuitable(StoreError):
+    """{database} cannot hold queues: {problem}. {advice}."""
+
+    code = "database_unsuitable"
+
+
+class DatabaseUnreachable(StoreUnavailable):
+    """{database} cannot be reached: {problem}. Check the address in store.url, that PostgreSQL runs there, and that it
+    lets this user in (pg_hba.conf, password)."""
+
+    code = "database_unreachable"
 
 
 class LakeUnavailable(StoreError):

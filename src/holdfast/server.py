@@ -30,11 +30,12 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
+from holdfast.console import Console
 from holdfast.errors import StoreReadOnly
 from holdfast.files import make_directory
 from holdfast.http_api import HttpFront, Upgrade
 from holdfast.mqtt.net import MqttFront
-from holdfast.store import open_store
+from holdfast.store import Remote, open_store
 from holdfast.store.contract import Store
 from holdfast.units import MIB, SECOND, format_duration
 
@@ -136,11 +137,17 @@ def _open(config: Config) -> Store:
     path = _make_directory(config.node.data_dir)
     if config.store.kind == "memory":
         log.warning("memory store: all messages are gone when this process ends")
+    settings = config.store
+    remote = Remote(
+        settings.url.reveal(), config.node.node_id, settings.read_timeout / SECOND, settings.patience / SECOND
+    )
     return open_store(
-        config.store.kind,
+        settings.kind,
         path / "store",
-        cache_bytes=config.store.cache_bytes,
-        write_buffer_bytes=config.store.write_buffer_bytes,
+        cache_bytes=settings.cache_bytes,
+        write_buffer_bytes=settings.write_buffer_bytes,
+        reserve_bytes=settings.reserve_bytes,
+        remote=remote,
     )
 
 
@@ -210,13 +217,17 @@ def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
     server's, and its clients get a DISCONNECT with the reason."""
     fronts: list[Front] = []
     upgrades: dict[str, Upgrade] = {}
+    mqtt: MqttFront | None = None
     if config.mqtt.enabled:
         mqtt = MqttFront(config, node, gate)
         fronts.append(mqtt)
         if config.mqtt.websocket:
             upgrades["/mqtt"] = mqtt.websocket()
     if config.http.enabled:
-        fronts.insert(0, HttpFront(config, node, gate, upgrades))
+        console = Console(config, node, gate, mqtt) if config.console.enabled else None
+        fronts.insert(0, HttpFront(config, node, gate, upgrades, console))
+        if console is not None:
+            fronts.insert(0, console)
     return fronts
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,6 +24,8 @@ from holdfast.store import open_store
 from holdfast.units import MINUTE
 
 SPACE = "default"
+ACKED_MIN = 200
+"""Fewer confirmed acks than these show little."""
 
 
 class Facts:
@@ -61,6 +64,13 @@ class Facts:
     def events(self) -> int:
         """How much has happened."""
         return len(self.enqueued) + sum(map(len, self.acked.values())) + self.deliveries
+
+    def rounds(self, at_least: int, *groups: str) -> Iterator[int]:
+        """Numbers of rounds. A busy machine takes more of them, until these groups have acked enough."""
+        for number in range(5 * at_least):
+            if number >= at_least and min(len(self.acked[group]) for group in groups) > ACKED_MIN:
+                return
+            yield number
 
     @property
     def backlog(self) -> int:

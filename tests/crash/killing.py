@@ -9,6 +9,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,17 +17,22 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.load", "tests.crash.staging", "holdfast.store.rocks"])
 
 
-def kill_under_load(path: Path, seed: int, lines: int, load: str) -> str:
+def kill_under_load(path: Path, seed: int, lines: int, load: str, halfway: Callable[[], object] = lambda: None) -> str:
     """Run the load, kill it when it has said so many lines after `ready`, return what it said.
 
-    Lines and not seconds, so that as much happens on a busy machine as on a quiet one.
+    Lines and not seconds, so that as much happens on a busy machine as on a quiet one. `halfway` is called after half
+    of them.
     """
     ear, mouth = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=speak, args=(mouth, load, path, seed))
     process.start()
     mouth.close()
     said: list[bytes] = []
-    while sum(data.count(b"\n") for data in said) <= lines:  # `ready` is one
+    half = False
+    while (count := sum(data.count(b"\n") for data in said)) <= lines:  # `ready` is one
+        if count > lines // 2 and not half:
+            half = True
+            halfway()
         data = os.read(ear.fileno(), 1 << 16)
         if not data:
             process.join()

@@ -24,7 +24,8 @@ from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
-from holdfast.store import open_store
+from holdfast.store import Remote, Store, open_store
+from tests.waiting import PATIENCE_SECONDS
 
 QUEUES: dict[str, dict[str, object]] = {
     "keyed": {"partitions": 4, "max_depth": 0, "retry.initial_backoff": "2ms", "retry.max_backoff": "20ms"},
@@ -42,6 +43,15 @@ class Lines:
         data = "".join(line + "\n" for line in lines).encode()
         while data:
             data = data[os.write(1, data) :]
+
+
+def open_data(path: Path) -> Store:
+    """The store of a directory: in the database that its file `url` names, or else embedded."""
+    url = path / "url"
+    if not url.exists():
+        return open_store("rocks", path / "store", write_buffer_bytes=2 << 20)
+    remote = Remote(url.read_text(), read_timeout_seconds=PATIENCE_SECONDS, patience_seconds=PATIENCE_SECONDS)
+    return open_store("postgres", path / "store", remote=remote)
 
 
 def config(path: Path) -> Config:
@@ -95,7 +105,7 @@ def _verb(dice: random.Random) -> Verb:
 
 
 async def run(path: Path, seed: int) -> None:
-    store = open_store("rocks", path / "store", write_buffer_bytes=2 << 20)
+    store = open_data(path)
     node = Node(config(path), store)
     await node.start()
     lines = Lines()

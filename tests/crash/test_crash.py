@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from holdfast.broker.node import Node, wall_clock
 from holdfast.core.commands import Leased, Settlement
 from holdfast.journal.verify import verify
-from holdfast.store import open_store
 from holdfast.units import MINUTE
 from tests.crash.killing import kill_under_load
-from tests.crash.load import GROUPS, config
+from tests.crash.load import GROUPS, config, open_data
 
 KILLS = 22
 
@@ -50,7 +49,7 @@ class Facts:
 
 async def drain(path: Path, facts: Facts) -> None:
     """Open what is left, consume all of it, and account for every message."""
-    store = open_store("rocks", path / "store")
+    store = open_data(path)
     node = Node(config(path), store, lambda: wall_clock() + MINUTE)  # the leases of those that were killed are over
     await node.start()
     ended: dict[tuple[str, str], set[str]] = {key: set() for key in facts.acked}

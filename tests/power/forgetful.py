@@ -1,23 +1,26 @@
 """Runs a command and keeps what a power cut would leave of the files below a directory: what was synced, and no more.
 
     python -m tests.power.forgetful DIRECTORY SURVIVING COMMAND...     until SIGTERM, or until the command ends
+    python -m tests.power.forgetful --every DIRECTORY SURVIVING COMMAND...
 
 The command runs as it is, on the real file system. The kernel stops it at every fsync and fdatasync (a seccomp filter
 whose decisions a tracer makes, by ctypes: neither a compiler nor strace is needed). When one begins, what the file or
 directory holds is copied aside; when it has succeeded, that copy is what survives. So nothing survives unless a sync
 that began after it was written has ended: the contents of a file by a sync of the file, its name by one of its
-directory. At the end SURVIVING is built from that, as a file system without a journal would have it.
+directory. At the end SURVIVING is built from that, as a file system without a journal would have it; with `--every`
+also after each sync, as SURVIVING/000001 and so on: all that a power cut could leave, whenever it comes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import platform
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -118,8 +121,9 @@ class SurvivingDisk:
 class Tracer:
     """Stops the processes of a command at their syncs."""
 
-    def __init__(self, disk: SurvivingDisk) -> None:
+    def __init__(self, disk: SurvivingDisk, synced: Callable[[], None]) -> None:
         self._disk = disk
+        self._synced = synced
         self._waiting: dict[int, tuple[int, dict[str, tuple[int, bool]] | Path]] = {}  # in a sync, by thread
 
     def run(self, command: list[str]) -> None:
@@ -170,6 +174,7 @@ class Tracer:
         found = self._waiting.pop(thread, None)
         if found is not None and info.values[0] == 0:
             self._disk.synced(*found)
+            self._synced()
         _ptrace(_CONT, thread, 0)
 
 
@@ -220,14 +225,18 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    root, surviving, *command = sys.argv[1:]
+    every = sys.argv[1] == "--every"
+    root, surviving, *command = sys.argv[1 + every :]
     disk = SurvivingDisk(Path(root).absolute(), Path(f"{surviving}.aside").absolute())
+    states = (Path(surviving) / f"{number:06d}" for number in itertools.count(1))
+    if every:
+        Path(surviving).mkdir()
     signal.signal(signal.SIGTERM, _end)
     try:
-        Tracer(disk).run(command)
+        Tracer(disk, (lambda: disk.build(next(states))) if every else (lambda: None)).run(command)
     except _Ended:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the kernel kills what is traced when we end
-    disk.build(Path(surviving))
+    disk.build(next(states) if every else Path(surviving))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import FaultyStore, MemoryDisk, MemoryStore, RocksStore, Store
+from holdfast.store import FaultyStore, MemoryDisk, MemoryStore, Remote, RocksStore, Store, open_store
+from holdfast.store.remote.simulated import SimulatedServer, SimulatedTable
+from holdfast.store.remote.store import RemoteStore
+from tests import postgres
+from tests.waiting import PATIENCE_SECONDS
 
 # Opens a store on the same data each time it is called; the one before must be closed.
 Opener = Callable[[], Store]
@@ -27,10 +31,22 @@ def _rocks(path: Path) -> Opener:
     return lambda: RocksStore(path / "data", write_buffer_bytes=1 << 20)
 
 
+def _simulated(_path: Path) -> Opener:
+    server = SimulatedServer()
+    return lambda: RemoteStore(SimulatedTable(server))
+
+
+def _postgres(path: Path) -> Opener:
+    remote = Remote(postgres.url(postgres.own_database()), postgres.new_cell(), PATIENCE_SECONDS, PATIENCE_SECONDS)
+    return lambda: open_store("postgres", path, remote=remote)
+
+
 STORES: dict[str, Callable[[Path], Opener]] = {
     "memory": _memory,
     "faultless": _faultless,
     "rocks": _rocks,
+    "simulated": _simulated,
+    "postgres": _postgres,
 }
 
 

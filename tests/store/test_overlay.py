@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from holdfast.core.effects import DeleteRun, DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun, key_after
-from holdfast.store import MemoryStore, overlay
+from holdfast.store import MemoryStore, changes
 from holdfast.store.overlay import Overlay
 
 KEYS = 60
@@ -66,6 +66,13 @@ class Both:
         start, end, limit = self._key(), self._key(), random.choice((0, 1, 3, 1000))
         found = self.overlay.scan(Table.READY, start, end, limit)
         assert found == self.expected.scan(Table.READY, start, end, limit)
+        found = self.overlay.scan(Table.READY, start, end, limit, reverse=True)
+        assert found == self.expected.scan(Table.READY, start, end, limit, reverse=True)
+        reads = [Read(Table.READY, asked[0]), Read(Table.READY, start, end, limit), Read(Table.META, b"none")]
+        assert self.overlay.read(reads) == self.expected.read(reads)
+        first, count = key(random.randrange(KEYS)), random.randint(1, 9)
+        values = [value for run in self.overlay.scan_runs(Table.READY, first, count) for value in run[:]]
+        assert values == [value for run in self.expected.scan_runs(Table.READY, first, count) for value in run[:]]
 
     def _key(self) -> bytes:
         """One that may be there, or one between or beside those."""
@@ -76,7 +83,7 @@ class Both:
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_read_is_what_will_be_stored(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
-    monkeypatch.setattr(overlay, "PAGE_MAX", random.choice((1, 4, 256)))
+    monkeypatch.setattr(changes, "PAGE_MAX", random.choice((1, 4, 256)))
     both = Both(random)
     for _ in range(40):
         for _ in range(random.choice((0, 1, 3))):

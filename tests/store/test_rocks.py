@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.store import RocksStore
 from holdfast.store.formats import FORMAT, MIGRATIONS
-from holdfast.store.rocks import _rows
+from holdfast.store.rocks_rows import read_rows
 from holdfast.store.rocks_sweep import Span, merged, widened
 from holdfast.store.rocks_tuning import FAMILIES
 
@@ -190,6 +190,29 @@ def test_a_read_only_directory_is_a_clear_error() -> None:
         store = RocksStore(path)
         assert len(rows(store)) == 100
         store.close()
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_read_once_does_not_fill_the_cache(tmp_path: Path) -> None:
+    """The export reads all that passes through the store: it would push out what consumers read."""
+    store = RocksStore(tmp_path)
+    epoch, noise = store.acquire(), os.urandom(MIB)
+    for table in (Table.MESSAGES, Table.JOURNAL):
+        store.write(epoch, [(table, key(each), noise[each * 1_000 :][:1_000]) for each in range(1_000)])
+    handles = store._handles
+    assert handles is not None
+    handles.flush()
+    assert store.memory_bytes()["write_buffers"] < MIB
+    assert [len(run) for run in store.scan_runs(Table.MESSAGES, key(0), 1_000)] == [1_000]
+    assert len(store.scan(Table.JOURNAL, key(0), END, 1_000)) == 1_000
+    before = store.memory_bytes()["blocks"]
+    assert before < 100_000  # indexes and filters of two files
+    assert len(store.scan(Table.MESSAGES, key(0), END, 1_000)) == 1_000
+    assert store.memory_bytes()["blocks"] > before + 900_000
+    store.close()
+    assert store.memory_bytes() == {}
 
 
 # --- a full disk ----------------------------------------------------------------------------------------------------
@@ -517,7 +540,7 @@ def step_over_at_most(skipped_max: int, store: RocksStore, table: Table) -> list
     handles = store._handles
     assert handles is not None
     prefix, family = handles.families[table]
-    return _rows(family, prefix, prefix + END, 10, False, skipped_max)
+    return read_rows(family.iter, prefix, prefix + END, 10, False, skipped_max)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

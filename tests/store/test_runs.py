@@ -16,7 +16,7 @@ from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import LAST, Table, message_key, ready_key
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun, key_after
 from holdfast.errors import StoreCorrupt
-from holdfast.store import rocks_runs
+from holdfast.store import runs as store_runs
 from holdfast.store.contract import Store
 from holdfast.store.rocks import RocksStore
 from holdfast.store.rocks_tuning import RUN_MIN
@@ -114,8 +114,8 @@ def check(store: Store, model: Model, random: Random) -> None:
 def test_runs_are_records_like_others(opener: Opener, seed: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if small:
         for name, value in (("PACK_MAX", 6), ("PACK_BYTES", 2_000), ("PAGE", 3), ("RESOLVED_AT", 3)):
-            monkeypatch.setattr(rocks_runs, name, value)
-        monkeypatch.setattr(rocks_runs, "REMEMBERED_MAX", 5)
+            monkeypatch.setattr(store_runs, name, value)
+        monkeypatch.setattr(store_runs, "REMEMBERED_MAX", 5)
     writer = Writer(seed)
     random, ops = writer.random, writer.ops()
     model: Model = {}
@@ -133,6 +133,7 @@ def test_runs_are_records_like_others(opener: Opener, seed: int, small: bool, mo
         for table, one in list(model):
             put(model, store, epoch, [(table, one, None)])
         check(store, model, random)
+        store.sync()
         assert left_over(store) == 0, "when nobody is left, nothing is"
     finally:
         store.close()
@@ -189,7 +190,7 @@ def test_a_run_that_has_lost_its_values_is_damage(tmp_path: Path, monkeypatch: p
     epoch = store.acquire()
     store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), RecordRun.of([b"a"] * 20))])
     store.write(epoch, [(Table.READY_RUNS, key(Table.READY, 1, 20), None)])
-    monkeypatch.setattr(rocks_runs, "RESOLVED_AT", 1)
+    monkeypatch.setattr(store_runs, "RESOLVED_AT", 1)
     with pytest.raises(StoreCorrupt, match="are missing"):
         store.write(epoch, [(Table.READY, key(Table.READY, 1, LAST >> 60), None)])
     store.close()

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
 
+from holdfast import threads
 from holdfast.broker.commit.admission import DiskReserve, Inbox, StoredBytes
 from holdfast.broker.commit.group_commit import GroupCommit
 from holdfast.broker.commit.guard import Guard, ReadGuard, UnattendedGuard
@@ -40,13 +41,18 @@ from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.errors import (
     Fenced,
+    GroupExists,
     GroupNotFound,
     HoldfastError,
+    QueueExists,
     QueueNotFound,
     ShuttingDown,
+    StateChanged,
     StoreCorrupt,
     StoreError,
     StoreUnavailable,
+    StoreWentBack,
+    TransactionPublished,
     WrongGroupKind,
 )
 from holdfast.quotas import Quota, Quotas
@@ -56,7 +62,15 @@ from holdfast.units import NEVER, SECOND
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 REFUSED_PAUSE = SECOND  # before work that is due, and was refused, is tried again
+LEAVING_DELIVERIES_MAX = 1_000
+"""Deliveries that a turn takes from members whose heartbeat is overdue, or one member's more: some 10 ms. A network
+that fails silences all of them together; the others wait for the next turn."""
+
 RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
+MAX_BEHIND_SECONDS = 1.0
+"""A remote store that has confirmed nothing for so long may have another owner by now. What it has not confirmed for so
+long stops leases; after a silence of nobody asking, leases are handed out when they are durable. So a node that was
+frozen hands out nothing that its successor hands out too."""
 
 T = TypeVar("T")
 
@@ -79,8 +93,11 @@ class TurnParticipant(Protocol):
     def failed(self, error: HoldfastError) -> None:
         """The store failed: what the participant has in memory is ahead of it, and must be discarded."""
 
+    def load(self) -> None:
+        """Read what the participant has stored, on the thread that opens the store again; nothing of it is used yet."""
+
     def opened(self) -> None:
-        """The store works again."""
+        """The store works again: use what was loaded."""
 
 
 class Cell:
@@ -116,9 +133,12 @@ class Cell:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._not_before = 0  # what is due in the engine waits for this time
-        self._tasks: set[asyncio.Task[object]] = set()
+        # In the order of their coming, as everything that is gone through: a run can then be repeated.
+        self._tasks: dict[asyncio.Task[object], None] = {}
         self._recovery: asyncio.Task[None] | None = None
-        self._watchers: dict[QueueName, set[asyncio.Event]] = {}
+        self._opening: asyncio.Future[Engine] | None = None  # the thread that reads a store that failed
+        self._watchers: dict[QueueName, dict[asyncio.Event, None]] = {}
+        self._awaits_answer = False  # leases stopped, because a remote store does not answer
         self._rate_sampler = RateSampler(lambda: self.commit.engine, clock)
         self.unattended = UnattendedGroups(lambda: self.commit.engine, self.dispatcher, clock)
 
@@ -128,13 +148,14 @@ class Cell:
         """Open what is stored and take calls."""
         self.broken = asyncio.get_running_loop().create_future()
         self.commit.start()
-        self._open_engine()
+        self._use(await threads.run_in_thread("holdfast-open", self._open_engine))
         await self.export_scheduler.start()
         self.spawn(self.export_scheduler.run())
         self.spawn(self.unattended.run())
         self._resume()
 
-    def _open_engine(self) -> None:
+    def _open_engine(self) -> Engine:
+        """Read what is stored: on a thread, since a remote store, or a large one, takes a while."""
         config = self._config
         limits = Limits(
             auto_create=config.queues.auto_create,
@@ -143,6 +164,7 @@ class Cell:
             hot_bytes=config.limits.hot_cache_bytes,
             remembered_settlements=config.limits.remembered_settlements,
             settled_cache=config.limits.settled_cache,
+            window_places=config.limits.window_places,
             transactions=TransactionLimits(
                 **{name: getattr(config.transactions, name) for name in TransactionLimits.__struct_fields__}
             ),
@@ -150,18 +172,29 @@ class Cell:
             audits=AuditLimits(remember=config.redrives.remember, max_remembered=config.redrives.max_remembered),
         )
         engine = Engine(self.store, config.node.node_id, limits)
+        engine.schedules.admit = self._admit_scheduled
         started = time.perf_counter()
         engine.open(self.clock())
-        engine.mark_dirty(*engine.queues)
-        self.commit.engine = engine
-        self._refusal = None
-        self.commit.schedule()
         log.info(
             "store opened",
             queues=len(engine.queues),
             messages=sum(queue.depth for queue in engine.queues.values()),
             seconds=round(time.perf_counter() - started, 3),
         )
+        return engine
+
+    def _use(self, engine: Engine) -> None:
+        """Take calls with an engine that is open."""
+        engine.mark_dirty(*engine.queues)
+        self.commit.engine = engine
+        self._refusal = None
+        self.commit.schedule()
+
+    def _admit_scheduled(self, namespace: str, size_bytes: int, now: int) -> None:
+        """For a message that a schedule enqueues, what is checked for one that a producer sends."""
+        self.disk_reserve.check(now)
+        self.stored_bytes.admit(namespace, size_bytes, now)
+        self.export_scheduler.add_payload_bytes(size_bytes)
 
     def _resume(self) -> None:
         for resume in self.on_opened:
@@ -175,6 +208,8 @@ class Cell:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._opening is not None:
+            await asyncio.wait([self._opening])  # the store is closed after this
         if self.commit.engine is not None:
             for member in self.dispatcher.members.all_members():
                 self.remove_member(member, Verb.RELEASE)
@@ -208,7 +243,7 @@ class Cell:
     def spawn(self, coroutine: Coroutine[object, object, T]) -> asyncio.Task[T]:
         """Run something until it is done or the cell stops."""
         task: asyncio.Task[T] = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
         return task
 
@@ -222,9 +257,14 @@ class Cell:
             raise
 
     def _task_done(self, task: asyncio.Task[T]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
+
+    def take_active(self) -> dict[QueueName, None]:
+        """The queues in which something has happened since the last call; at the first one none."""
+        active, self._rate_sampler.active = self._rate_sampler.active, {}
+        return active or {}
 
     # --- submitting -------------------------------------------------------------------------------------------------
 
@@ -274,6 +314,16 @@ class Cell:
         if not self.commit.clean:
             await self.commit.durable()
 
+    @asynccontextmanager
+    async def refusing_durably(self) -> AsyncIterator[None]:
+        """A refusal that tells of a change (a queue exists, a state has another etag, a transaction is published) is
+        given when that change is durable: its caller relies on it."""
+        try:
+            yield
+        except (QueueExists, GroupExists, StateChanged, TransactionPublished):
+            await self.wait_clean()
+            raise
+
     def _stored_bytes_of(self, namespace: str) -> int:
         return sum([queue.size_bytes for name, queue in self.engine.queues.items() if name[0] == namespace])
 
@@ -311,23 +361,47 @@ class Cell:
                         event.set()
             self._rate_sampler.changed(engine.dirty_queues)
             engine.unfinished.clear()
-            self.dispatcher.lease(engine, now)
+            if self.may_lease:
+                self.dispatcher.lease(engine, now)
             if self.dispatcher.refused:
                 asyncio.get_running_loop().call_soon(self._remove_refused)
             if engine.unfinished:  # a search behind a hot key goes on after others have had their turn
                 engine.mark_dirty(*sorted(engine.unfinished))
                 self.commit.schedule()
 
+    @property
+    def may_lease(self) -> bool:
+        """Whether the store answers, so that this node still owns what it would lease. If not, leases go on when it has
+        answered."""
+        if not self.store.remote or self.store.behind().seconds <= MAX_BEHIND_SECONDS:
+            return True
+        if not self._awaits_answer:
+            self._awaits_answer = True
+            self.commit.on_durable(self._answered)
+        return False
+
+    def _answered(self, _error: HoldfastError | None) -> None:
+        self._awaits_answer = False
+        if self.commit.engine is not None:
+            self.commit.engine.mark_dirty(*self.commit.engine.queues)
+            self.commit.schedule()
+
+    @property
+    def lease_moment(self) -> Moment:
+        """When a lease may be handed out: when it is written, unless the store was silent for long."""
+        silent = self.store.remote and self.store.behind().silent_seconds > MAX_BEHIND_SECONDS
+        return Moment.DURABLE if silent else Moment.WRITTEN
+
     @contextmanager
     def watch(self, name: QueueName) -> Iterator[asyncio.Event]:
         """An event that is set whenever something may have changed in a queue. Clear it before you look."""
         event = asyncio.Event()
-        watchers = self._watchers.setdefault(name, set())
-        watchers.add(event)
+        watchers = self._watchers.setdefault(name, {})
+        watchers[event] = None
         try:
             yield event
         finally:
-            watchers.discard(event)
+            del watchers[event]
             if not watchers and self._watchers.get(name) is watchers:
                 del self._watchers[name]
 
@@ -338,11 +412,15 @@ class Cell:
             engine.mark_dirty(name)
             self.commit.schedule()
 
+    @property
+    def _hold_grants(self) -> bool:
+        return self.dispatcher.has_granted and self.lease_moment is Moment.DURABLE
+
     def _after_write(self, must_sync: bool) -> None:
         engine = self.commit.engine
         if engine is None:  # the store failed in a callback
             return
-        if must_sync or self.dispatcher.has_held:
+        if must_sync or self.dispatcher.has_held or self._hold_grants:
             self.dispatcher.hold_until_synced()
             self.commit.on_durable(partial(self._deliver_held, engine))
             delivered = False
@@ -469,10 +547,23 @@ class Cell:
         except HoldfastError:  # a refusal, and no caller to get it: the rest of what is due goes on
             log.exception("work that was due was refused")
             self._not_before = now + REFUSED_PAUSE
-        for member in self.dispatcher.members.timed_out(now):
+        for (namespace, name), error in engine.schedules.refusals:
+            log.warning("schedule refused", namespace=namespace, schedule=name, code=error.code, error=str(error))
+        engine.schedules.refusals.clear()
+        self._remove_silent(now)
+        self.commit.schedule()
+
+    def _remove_silent(self, now: int) -> None:
+        """Remove members whose heartbeat is overdue, as many as one turn can."""
+        members = self.dispatcher.members
+        left = LEAVING_DELIVERIES_MAX
+        for member in members.timed_out(now):
+            if left <= 0:
+                members.overdue_at = now
+                return
+            left -= 1 + len(member.in_flight)
             log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
             self.remove_member(member, Verb.DISCONNECT)
-        self.commit.schedule()
 
     # --- failure ----------------------------------------------------------------------------------------------------
 
@@ -483,7 +574,7 @@ class Cell:
         self.dispatcher.fail(error)
         for participant in self.participants:
             participant.failed(error)
-        if isinstance(error, (Fenced, StoreCorrupt)):
+        if isinstance(error, (Fenced, StoreCorrupt, StoreWentBack)):
             self._give_up(error)
             return
         if self._recovery is None or self._recovery.done():  # else this is the same failure: a sync that ended late
@@ -498,7 +589,7 @@ class Cell:
         while self.broken is None or not self.broken.done():
             await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
             try:
-                self._reopen()  # also on a disk that is nearly full: leases and settlements make room
+                await self._reopen()  # also on a disk that is nearly full: leases and settlements make room
             except StoreUnavailable as error:
                 log.warning("the store still fails", code=error.code, error=str(error))
             except Exception as error:
@@ -509,12 +600,12 @@ class Cell:
                 log.info("the store works again")
                 return
 
-    def _reopen(self) -> None:
+    async def _reopen(self) -> None:
         """Open what is stored again. If a part of it fails, nothing of it stays open: the engine must take no work
         that the next one would confirm."""
-        self.store.reopen()
+        self._opening = asyncio.wrap_future(threads.start_thread("holdfast-open", self._read_again))
+        self._use(await asyncio.shield(self._opening))
         try:
-            self._open_engine()
             self._resume()
             for participant in self.participants:
                 participant.opened()
@@ -525,3 +616,11 @@ class Cell:
                 )
                 self.commit.fail(known)
             raise
+
+    def _read_again(self) -> Engine:
+        """Everything that is stored, read on a thread while calls are refused."""
+        self.store.reopen()
+        engine = self._open_engine()
+        for participant in self.participants:
+            participant.load()
+        return engine

@@ -1,6 +1,7 @@
 """Server configuration: defaults < TOML file < environment (`HOLDFAST_...`) < flags.
 
-    settings.py   every setting and every limit of the server, with its reason (audit_settings.py: of the audit log)
+    settings.py   every setting and every limit of the server, with its reason (audit_settings.py: of the audit log,
+                  console_settings.py: of the console, store_settings.py: of the store)
     secret.py     a text that is never shown
     kinds.py      what a setting can be: a count, a duration, a size, a choice; reading, checking, showing
     fields.py     the settings as a list, for the loader, the command line and the documentation
@@ -23,10 +24,10 @@ from holdfast.config.settings import (
     NodeSettings,
     QueueSettings,
     RateSettings,
-    StoreSettings,
     TlsSettings,
     WebhookSettings,
 )
+from holdfast.config.store_settings import StoreSettings
 
 __all__ = [
     "AuditSettings",

@@ -1,4 +1,5 @@
-"""Every setting and every limit of the server, with its reason; those of the audit log are in `audit_settings`.
+"""Every setting and every limit of the server, with its reason; those of the audit log are in
+`audit_settings`, those of the store in `store_settings`.
 
 A field is one line: name, type, kind with its range, default. The paragraph under it says what it is for and where the
 number comes from; the reference page is made from these paragraphs. Durations are microseconds here and `5s` in a
@@ -14,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.config.audit_settings import AuditSettings
+from holdfast.config.console_settings import ConsoleSettings
 from holdfast.config.kinds import (
     RATE_BYTES_MAX,
     RATE_MESSAGES_MAX,
@@ -34,6 +36,7 @@ from holdfast.config.kinds import (
     Text,
 )
 from holdfast.config.secret import SecretText
+from holdfast.config.store_settings import StoreSettings
 from holdfast.units import DAY, GIB, HOUR, KIB, MIB, MILLISECOND, MINUTE, SECOND, TIB
 
 
@@ -60,35 +63,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a graceful stop may take before the node stops immediately. 20 s leaves room inside the 30 s that
     Kubernetes waits between SIGTERM and SIGKILL. Whatever hangs (a disk, a thread), the process has ended 5 s later.
     Nothing confirmed is lost either way; leases that were not released run until their deadline."""
-
-
-class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which store keeps the records, and how much memory it may use."""
-
-    kind: Annotated[str, Choice(("rocks", "memory"), flag="--store")] = "rocks"
-    """Where records are kept: `rocks` is embedded and keeps everything in data_dir, `memory` loses everything when the
-    process ends. The second is for tests and trials."""
-
-    cache_bytes: Annotated[int, Size(MIB, TIB)] = 64 * MIB
-    """RocksDB's block cache, shared by all tables. It serves reads of the backlog: one block is 4 KiB or more, so 64
-    MiB hold about 16,000 blocks, enough for the heads of thousands of shards. More helps only when many consumers
-    browse."""
-
-    min_free_bytes: Annotated[int, Size(0, TIB)] = 256 * MIB
-    """Enqueues are refused (`disk_full`) while the file system has less than this left. Acks need room too, for the log
-    and for compaction: 256 MiB are four write buffers. Refusing early keeps the node able to drain."""
-
-    sync_in_place_max: Annotated[int, Duration(0, 10 * MILLISECOND)] = MILLISECOND
-    """Syncs run on a thread of their own; to hand one over and back takes 0.1 to 0.2 ms. While one caller alone waits,
-    and the last 16 syncs took no longer than this each, most are done without that thread, which on a fast disk saves a
-    single client a quarter of the time. The node does nothing else meanwhile: a disk that was fast and hesitates once
-    holds up everything once. 0: always on the thread."""
-
-    write_buffer_bytes: Annotated[int, Size(MIB, 16 * GIB)] = 64 * MIB
-    """Memory for writes that are in the log but not yet in sorted files, over all tables. A message that is acked
-    before its buffer is flushed never reaches a sorted file, so a larger buffer saves disk writes for short-lived
-    messages: at 10,000 messages a second of 1 KiB, 64 MiB are about 6 s of traffic. Opening after a crash replays up to
-    this much."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +149,11 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of queues with several groups for which the node caches which groups have settled them, over all
     queues, instead of reading it from the store. About 170 bytes each: 250,000 are 40 MiB."""
 
+    window_places: Annotated[int, Count(10_000, 100_000_000)] = 200_000
+    """Messages whose place in the order of delivery is in memory, over all groups and partitions: up to 2,048 of each
+    priority that a group leases from. About 150 bytes each: 200,000 are 29 MiB. Past it each group of a partition
+    keeps an equal share, and the rest is read again when it is its turn."""
+
 
 class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that are staged and published together."""
@@ -259,7 +238,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     segment_bytes: Annotated[int, Size(64 * KIB, 4 * GIB)] = 64 * MIB
     """A segment is closed when its records reach this size, before compression. Larger files are what Spark reads best;
-    the exporter holds one in memory while it writes it."""
+    a quarter of one is in memory while it is written."""
 
     segment_age: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 60 * SECOND
     """A segment is closed when its oldest record is this old, so that the lake is never further behind. At 60 s a day
@@ -272,7 +251,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     conversion: Annotated[str, Choice(("process", "thread"))] = "process"
     """Where rows become columns. In a process of its own it takes no time from the node's loop; the process is started
-    when there is something to export, which takes 0.3 s of a processor, has 90 to 300 MiB of memory, and ends when
+    when there is something to export, which takes 0.3 s of a processor, has 50 to 130 MiB of memory, and ends when
     nothing was exported for 10 s. In a thread it takes the loop's time, 5 us a row, and 35 MiB of memory that stay."""
 
     conversion_timeout: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 10 * MINUTE
@@ -295,8 +274,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     are looked at, at most, take some seconds on a local disk."""
 
     segment_rows: Annotated[int, Count(1, 10_000_000)] = 500_000
-    """A segment is closed at this many records, however small they are. Columns of 500,000 rows take about 100 MiB in
-    memory while they are written."""
+    """A segment is closed at this many records, however small they are. Of these 131,072 are in memory while they are
+    written, about 30 MiB."""
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -481,8 +460,8 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How much one namespace may have, unless it has a quota of its own (`holdfast quota set`), so that no tenant can
-    take what others need. 0 is no limit. Connections, long polls, requests and bytes are counted where credentials are
-    configured: without them all callers are one."""
+    take what others need. 0 is no limit. Where no credentials are configured all callers are one, and nobody else is to
+    be protected: of connections, long polls, requests, PUBLISHes and bytes only a quota of its own holds there."""
 
     queues: Annotated[int, Count(0, 1_000_000)] = 10_000
     """Queues. A queue at rest costs about 10 KiB; half of queues.max_queues, so that no namespace can have all."""
@@ -513,6 +492,9 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     webhooks: Annotated[int, Count(0, 1_000_000)] = 100
     """Queues with `dlq.alert_webhook`. All share the connections and the waiting line for webhooks."""
 
+    schedules: Annotated[int, Count(0, 10_000)] = 1_000
+    """Schedules. They are in memory, with messages of up to 16 KiB: 1,000 are 16 MiB at the most."""
+
     long_polls: Annotated[int, Count(0, 1_000_000)] = 20_000
     """Long polls, streams and requests that wait for their reply, at the same time. At about 1 KiB each 20,000 are 20
     MiB; a fifth of limits.max_waiters."""
@@ -534,16 +516,20 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     requests_per_second: Annotated[int, Count(0, 1_000_000_000)] = 20_000
     """HTTP requests a second, with a burst of one second. A node answers some 20,000 single requests a second: who
-    needs more sends several messages in one. MQTT PUBLISHes count too; those that are read together count as one."""
+    needs more sends several messages in one. MQTT PUBLISHes that are read together count as one request."""
+
+    publishes_per_second: Annotated[int, Count(0, 1_000_000_000)] = 200_000
+    """MQTT PUBLISHes a second, each of them, with a burst of one second. A node takes some 250,000 if they come many at
+    a time; one that comes alone costs as much as a request, and counts as one too."""
 
     bytes_per_second: Annotated[int, Size(0, TIB)] = 256 * MIB
     """Bytes of HTTP bodies and MQTT payloads a second, with a burst of one second."""
 
     principal_percent: Annotated[int, Count(1, 100)] = 80
-    """How much of its namespace's connections and long polls one principal may hold, in percent: the rest is for
-    others, and for those who look after it. Of what belongs to the namespace and not to a principal (queues, groups,
-    stored bytes, redrives) there is no share: who administers it sees and deletes it. Nor is there one of requests and
-    bytes a second: nobody holds them, so that within a second others have their turn."""
+    """How much of its namespace's connections, long polls, open transactions with their bytes, and requests, PUBLISHes
+    and bytes a second one principal may have, in percent: the rest is for others, and for those who look after it. Of
+    what belongs to the namespace and not to a principal (queues, groups, stored bytes, redrives) there is no share: who
+    administers it sees and deletes it."""
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -764,6 +750,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     audit: AuditSettings = AuditSettings()
     http: HttpSettings = HttpSettings()
+    console: ConsoleSettings = ConsoleSettings()
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
     origins: dict[str, str] = {}

@@ -4,27 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import InvalidConfig
 from holdfast.store.contract import Store
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryDisk, MemoryStore
+from holdfast.store.remote.store import PATIENCE_SECONDS, READ_TIMEOUT_SECONDS, RemoteStore
 from holdfast.store.rocks import RocksStore
 from holdfast.store.rocks_tuning import CACHE_BYTES, WRITE_BUFFER_BYTES
 
-__all__ = ["KINDS", "Fault", "FaultyStore", "MemoryDisk", "MemoryStore", "RocksStore", "Store", "open_store"]
+if TYPE_CHECKING:
+    from holdfast.store.postgres.database import Database
+
+__all__ = [
+    "KINDS",
+    "Fault",
+    "FaultyStore",
+    "MemoryDisk",
+    "MemoryStore",
+    "Remote",
+    "RocksStore",
+    "Store",
+    "open_store",
+    "postgres_database",
+]
 
 
-def _memory(_path: Path, _cache_bytes: int, _write_buffer_bytes: int) -> Store:
+class Remote(NamedTuple):
+    """Where a remote store is, and how long it may take."""
+
+    url: str = ""
+    cell: int = 0
+    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
+
+
+class _Options(NamedTuple):
+    path: Path
+    cache_bytes: int
+    write_buffer_bytes: int
+    reserve_bytes: int | None
+    remote: Remote
+
+
+def _memory(_options: _Options) -> Store:
     return MemoryStore(MemoryDisk(crashable=False))
 
 
-def _rocks(path: Path, cache_bytes: int, write_buffer_bytes: int) -> Store:
-    return RocksStore(path, cache_bytes=cache_bytes, write_buffer_bytes=write_buffer_bytes)
+def _rocks(options: _Options) -> Store:
+    return RocksStore(
+        options.path,
+        cache_bytes=options.cache_bytes,
+        write_buffer_bytes=options.write_buffer_bytes,
+        reserve_bytes=options.reserve_bytes,
+    )
 
 
-_OPENERS: Final[Mapping[str, Callable[[Path, int, int], Store]]] = {"memory": _memory, "rocks": _rocks}
+def postgres_database(url: str, cell: int) -> Database:
+    """Where the records of a cell are in the store `postgres`."""
+    if not url:
+        raise InvalidConfig(
+            field="store.url",
+            value="",
+            problem="it names the database of the store postgres: postgresql://user:password@host/database",
+        )
+    try:
+        from holdfast.store.postgres.database import Database  # noqa: PLC0415 - only those who use it have psycopg
+    except ImportError as error:
+        raise InvalidConfig(
+            field="store.kind",
+            value="postgres",
+            problem=f'a library is missing ({error.name}): pip install "holdfast[server,postgres]"',
+        ) from None
+    return Database(url, cell)
+
+
+def _postgres(options: _Options) -> Store:
+    remote = options.remote
+    database = postgres_database(remote.url, remote.cell)
+    from holdfast.store.postgres.table import PostgresTable  # noqa: PLC0415 - as above
+
+    return RemoteStore(
+        PostgresTable(database),
+        read_timeout_seconds=remote.read_timeout_seconds,
+        patience_seconds=remote.patience_seconds,
+    )
+
+
+_OPENERS: Final[Mapping[str, Callable[[_Options], Store]]] = {
+    "memory": _memory,
+    "rocks": _rocks,
+    "postgres": _postgres,
+}
 KINDS: Final = tuple(_OPENERS)
 
 
@@ -34,8 +106,11 @@ def open_store(
     *,
     cache_bytes: int = CACHE_BYTES,
     write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+    reserve_bytes: int | None = None,
+    remote: Remote = Remote(),
 ) -> Store:
-    """Open the store of that kind in the directory `path`. A kind ignores what it has no use for."""
+    """Open the store of that kind: one with files in the directory `path`, a remote one where `remote` says. A kind
+    ignores what it has no use for."""
     if kind not in _OPENERS:
         raise InvalidConfig(field="store", value=kind, problem=f"choose one of {', '.join(KINDS)}")
-    return _OPENERS[kind](Path(path), cache_bytes, write_buffer_bytes)
+    return _OPENERS[kind](_Options(Path(path), cache_bytes, write_buffer_bytes, reserve_bytes, remote))

@@ -3,6 +3,7 @@
     holder   locked while the store is open; names the process, so that an error in a second one can name it
     FORMAT   the number of the layout of everything below (store/formats.py); written last when a store is created
     synced   the last change that is known to be synced (store/rocks_log.py)
+    reserve  occupies room that is needed when the disk is full (store/reserve.py)
     files    the inventory of a store that was closed in order (store/inventory.py)
     db/      the files of the database
 
@@ -37,6 +38,8 @@ class Directory:
         self.path = path
         self.data = path / "db"
         self.synced = path / "synced"
+        self.reserve = path / "reserve"
+        self.views = path / "views"  # copies that are open
         try:
             make_directory(path)
             self._holder = os.open(path / "holder", os.O_RDWR | os.O_CREAT, 0o644)
@@ -59,7 +62,8 @@ class Directory:
             os.ftruncate(self._holder, 0)
             os.pwrite(self._holder, f"{os.getpid()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
         except OSError as error:
-            raise self._refused(error) from error
+            if error.errno not in _NO_ROOM:  # without room the text is missing, which only others' errors would name
+                raise self._refused(error) from error
 
     def _lock(self) -> bool:
         """Lock it, unless it is locked."""

@@ -7,15 +7,16 @@ generator, `queued` one from a list; any callable will do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from holdfast.core.effects import Op
+from holdfast.core.effects import Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
 from holdfast.errors import StoreFull, StoreUnavailable
-from holdfast.store.contract import Store
+from holdfast.store.contract import Behind, Found, ReadDone, Reader, Rows, Store, Synced, sync_in_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,16 @@ class FaultyStore:
         """The name of the store inside."""
         return self.inner.name
 
+    @property
+    def remote(self) -> bool:
+        """As the store inside."""
+        return self.inner.remote
+
+    @property
+    def in_flight_max(self) -> int:
+        """Syncs are done in place here."""
+        return 1
+
     def _run(self, plan: Plan, call: Callable[[], None]) -> None:
         if self._failure is not None:
             raise type(self._failure)(**self._failure.details)
@@ -101,6 +112,30 @@ class FaultyStore:
         self.inner.reopen()
         self._failure = None
 
+    def sync_soon(self, done: Synced) -> None:
+        """Sync in place, or fail as planned."""
+        sync_in_place(self, done)
+
+    def behind(self) -> Behind:
+        """As the store inside."""
+        return self.inner.behind()
+
+    def reader(self) -> AbstractContextManager[Reader]:
+        """As the store inside."""
+        return self.inner.reader()
+
+    def view(self) -> AbstractContextManager[Reader]:
+        """As the store inside."""
+        return self.inner.view()
+
+    def read(self, reads: Sequence[Read]) -> list[Found]:
+        """As the store inside."""
+        return self.inner.read(reads)
+
+    def read_soon(self, reads: Sequence[Read], done: ReadDone) -> None:
+        """As the store inside."""
+        self.inner.read_soon(reads, done)
+
     def get(self, table: Table, key: bytes) -> bytes | None:
         """As the store inside."""
         return self.inner.get(table, key)
@@ -109,9 +144,7 @@ class FaultyStore:
         """As the store inside."""
         return self.inner.get_many(table, keys)
 
-    def scan(
-        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False) -> Rows:
         """As the store inside."""
         return self.inner.scan(table, start, end, limit, reverse)
 
@@ -126,6 +159,9 @@ class FaultyStore:
     def copy_to(self, path: Path) -> None:
         """As the store inside."""
         self.inner.copy_to(path)
+
+    def memory_bytes(self) -> dict[str, int]:
+        return self.inner.memory_bytes()
 
     def disk_bytes(self) -> int:
         """As the store inside."""

@@ -9,6 +9,9 @@
         (REMEMBERED). Code of 2 would let everybody use their ids. Histograms of groups have four buckets for each
         power of two; edited messages keep what they were enqueued with; jobs of redrives know by an id what had died
         when they began; what a group has not leased is counted from what has arrived in its shard
+    4   schedules: code of 3 would not enqueue their messages. The journal has events of groups, and the cell's record
+        says whether it has all of them and how the lake's manifest ended: code of 3 would create and delete groups
+        without a word in the journal
 
 The file FORMAT of a directory has its number. A directory of a newer format than this code's is refused, since its
 unknown records would be lost; one of an older format is migrated step by step, or refused where there is no step.
@@ -24,7 +27,7 @@ from holdfast.errors import FormatTooOld, FormatUnknown
 
 # Everything on disk counts: records and keys, tables, families and key prefixes. Raise it with every change of those,
 # as core/records.py says: tests/formats keeps the bytes of each number, and fails when they change and it does not.
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 # A step gets the directory of the database (closed, locked by this process), opens it in the format of its own number
 # and leaves it in the next one. It may run again after a crash in the middle.
@@ -35,7 +38,7 @@ def reads_as_it_is(_path: Path) -> None:
     """The step to a format whose code reads every record of the one before."""
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {1: reads_as_it_is, 2: reads_as_it_is}
+MIGRATIONS: Final[Mapping[int, Migration]] = {1: reads_as_it_is, 2: reads_as_it_is, 3: reads_as_it_is}
 
 
 def check(path: Path, found: int, known: int = FORMAT, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:

@@ -9,14 +9,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 
-from holdfast.core.effects import DeleteRun, Op
+from holdfast.core.effects import DeleteRun, Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
+from holdfast.store.contract import (
+    NOTHING_BEHIND,
+    Behind,
+    Found,
+    ReadDone,
+    Reader,
+    Rows,
+    Synced,
+    read_each,
+    read_in_place,
+    sync_in_place,
+)
 from holdfast.store.sorted_keys import SortedKeys
+
+AFTER_ALL = b"\xff" * 256  # no key is so long
 
 # What undoes one operation: the table, the key, and the value that was under it (None: nothing was).
 _Undo = tuple[Table, bytes, bytes | None]
@@ -59,6 +74,15 @@ class MemoryDisk:
     def unsynced(self) -> int:
         """How many writes a crash could lose."""
         return len(self._unsynced)
+
+    def copy(self) -> MemoryDisk:
+        """Another disk with the same records."""
+        other = MemoryDisk(crashable=False)
+        with self.lock:
+            for records, copied in zip(self._tables, other._tables, strict=True):
+                for key in records.keys.ascending(b"", AFTER_ALL):
+                    copied.put(key, records.values[key])
+        return other
 
     def table(self, table: Table) -> _Records:
         """The records of `table`."""
@@ -125,6 +149,8 @@ class MemoryStore:
     """A store on a `MemoryDisk`; on one of its own when none is given."""
 
     name = "memory"
+    remote = False
+    in_flight_max = 1
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
         self.disk = disk if disk is not None else MemoryDisk()
@@ -148,6 +174,31 @@ class MemoryStore:
         """Make everything written so far durable: `crash` keeps it."""
         self._opened().sync()
 
+    def sync_soon(self, done: Synced) -> None:
+        """Syncs in place."""
+        sync_in_place(self, done)
+
+    def behind(self) -> Behind:
+        """A local store is never behind."""
+        self._opened()
+        return NOTHING_BEHIND
+
+    def reader(self) -> AbstractContextManager[Reader]:
+        """A store of its own on the same disk, whose lock every scan holds."""
+        return nullcontext(MemoryStore(self._opened()))
+
+    def view(self) -> AbstractContextManager[Reader]:
+        """A copy of the disk."""
+        return nullcontext(MemoryStore(self._opened().copy()))
+
+    def read(self, reads: Sequence[Read]) -> list[Found]:
+        """What each of these asks for, one after the other."""
+        return read_each(self, reads)
+
+    def read_soon(self, reads: Sequence[Read], done: ReadDone) -> None:
+        """Reads in place."""
+        read_in_place(self, reads, done)
+
     def crash(self, keep: int = 0) -> None:
         """Lose power: see MemoryDisk.crash. This store must be reopened or replaced by a new one."""
         self._opened().crash(keep)
@@ -161,9 +212,7 @@ class MemoryStore:
         values = self._opened().table(table).values
         return [values.get(key) for key in keys]
 
-    def scan(
-        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False) -> Rows:
         """At most `limit` records with start <= key < end, in order."""
         disk = self._opened()
         records = disk.table(table)
@@ -179,6 +228,10 @@ class MemoryStore:
     def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is freed immediately
         """Nothing to do: a deleted record takes no space."""
         self._opened()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """No caches: all of it is in memory."""
+        return {}
 
     def disk_bytes(self) -> int:
         """Nothing is on disk."""

@@ -4,10 +4,11 @@ How it maps to the contract: `write` is one RocksDB write batch, in its log when
 log to the disk, without the GIL. The directory's lock keeps other processes out, so that the epoch need not be read
 from the disk at each write; it is stored under a key that no table has.
 
-store/rocks_runs.py keeps runs of records in packs, whose layout is in store/rocks_packs.py. Tuning, and what is cheaper
-as a range or a pack, is in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
-store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats
-in store/formats.py, the checks for lost files in store/inventory.py and for a damaged log in store/rocks_log.py.
+store/runs.py keeps runs of records in packs, whose layout is in store/packs.py. Tuning, and what is cheaper as a range
+or a pack, is in store/rocks_tuning.py, the open database in store/rocks_handles.py, readers for other threads in
+store/rocks_reader.py, removal of garbage in store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the
+directory in store/directory.py, its formats in store/formats.py, the checks for lost files in store/inventory.py and
+for a damaged log in store/rocks_log.py.
 
 Errors are raised outside of the `except` that caught them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
@@ -15,23 +16,39 @@ iterators, and those keep RocksDB open, so that it could not be opened again.
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from uuid import uuid4
 
 import structlog
-from rocksdict import Checkpoint, Rdict, WriteBatch
+from rocksdict import Checkpoint, WriteBatch
 
-from holdfast.core.effects import DeleteRun, DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op, Read
 from holdfast.core.records import Table
-from holdfast.core.runs import RecordRun, key_after
+from holdfast.core.runs import RecordRun
 from holdfast.errors import Fenced, StoreCorrupt, StoreError, StoreFull
 from holdfast.store import formats, inventory, rocks_log
+from holdfast.store.contract import (
+    NOTHING_BEHIND,
+    Behind,
+    ReadDone,
+    Reader,
+    Rows,
+    Synced,
+    read_in_place,
+    sync_in_place,
+)
 from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
+from holdfast.store.packed_reads import PackedReads
+from holdfast.store.reserve import Reserve
 from holdfast.store.rocks_errors import too_many_skipped, translate
 from holdfast.store.rocks_handles import Handles, readable_changes
-from holdfast.store.rocks_runs import PackIndex, merged
+from holdfast.store.rocks_reader import RocksReader
+from holdfast.store.rocks_rows import read_rows
 from holdfast.store.rocks_sweep import Span
 from holdfast.store.rocks_tuning import (
     CACHE_BYTES,
@@ -40,18 +57,22 @@ from holdfast.store.rocks_tuning import (
     RANGE_MIN,
     RUN_MIN,
     SKIPPED_MAX,
+    VIEW_CACHE_BYTES,
     WRITE_BUFFER_BYTES,
-    range_options,
 )
+from holdfast.store.runs import PackIndex, PackReader
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class RocksStore:
+class RocksStore(PackedReads):
     """A store on RocksDB in the directory `path`, which is created if it does not exist. `skip_damaged` reads what is
-    left of a damaged log, in which changes are missing: for salvage, not for a broker."""
+    left of a damaged log, in which changes are missing: for salvage, not for a broker. `reserve_bytes`: what is kept
+    of the disk for the time when it is full; None: what there is."""
 
     name = "rocks"
+    remote = False
+    in_flight_max = 1
 
     def __init__(
         self,
@@ -59,6 +80,7 @@ class RocksStore:
         *,
         cache_bytes: int = CACHE_BYTES,
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        reserve_bytes: int | None = None,
         format_number: int = FORMAT,
         migrations: Mapping[int, Migration] = MIGRATIONS,
         skip_damaged: bool = False,
@@ -73,11 +95,14 @@ class RocksStore:
         self._copying = threading.Lock()  # the database is not closed during a copy
         self._syncing = threading.Lock()  # nor during a sync on its worker thread
         self._directory = Directory(Path(path))
+        self._reserve = Reserve(self._directory.reserve, reserve_bytes)
         try:
+            self._ensure_room()
             found = self._directory.format()
             if found is not None:
                 formats.check(self._directory.path, found, format_number, migrations)
             inventory.check(self._directory)
+            shutil.rmtree(self._directory.views, ignore_errors=True)  # of a process that was killed
             if found is not None:
                 self._recover_log()
             inventory.drop(self._directory)
@@ -86,6 +111,7 @@ class RocksStore:
             self._open(create=found is None)
             if found is None:
                 self._complete(format_number)
+            self._reserve.make(self._directory.room())
         except BaseException:
             self._tear_down()
             self._directory.release()
@@ -160,10 +186,11 @@ class RocksStore:
         the page cache is durable, or reported as failed, before anything relies on it.
         """
         self._not_closed()
+        self._ensure_room()
         if (
             isinstance(self._failure, StoreFull)
             and self._handles is not None
-            and self.room() < self._write_buffer_bytes
+            and self._directory.room() < self._write_buffer_bytes
         ):
             raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
         self._tear_down()
@@ -174,6 +201,14 @@ class RocksStore:
             self._fail(error)
             raise
         self._failure = None
+
+    def _ensure_room(self) -> None:
+        """Before opening, which writes what is in the log to tables: give up the reserve if there is no room for it."""
+        if self._directory.room() < self._write_buffer_bytes and self._reserve.give_up():
+            log.error(
+                "the disk is full: the reserve is given up, so that what is stored can be leased and settled",
+                path=str(self._directory.path),
+            )
 
     def close(self) -> None:
         """Sync, flush the memtables so that the next opening has no log to read, and release the directory."""
@@ -331,16 +366,59 @@ class RocksStore:
                 return
         raise failure
 
+    def sync_soon(self, done: Synced) -> None:
+        """Syncs in place."""
+        sync_in_place(self, done)
+
+    def behind(self) -> Behind:
+        """A local store is never behind."""
+        self._opened()
+        return NOTHING_BEHIND
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def get(self, table: Table, key: bytes) -> bytes | None:
-        """The record under `key`, or None."""
-        if table not in self._runs.packed:
-            return self._get(table, key)
-        found = self._runs.get(table, key)
-        return self._get(table, key) if found is None else found
+    def reader(self) -> AbstractContextManager[Reader]:
+        """A reader for another thread: RocksDB's reads are safe on any."""
+        self._opened()
+        return nullcontext(RocksReader(self))
 
-    def _get(self, table: Table, key: bytes) -> bytes | None:
+    @contextmanager
+    def view(self) -> Iterator[Reader]:
+        """A copy, which is opened. (The iterators of the binding's snapshots, 0.3.29, read what is stored now.)"""
+        self._opened()
+        self._directory.views.mkdir(exist_ok=True)
+        copy = self._directory.views / uuid4().hex
+        try:
+            self.copy_to(copy)
+            opened = RocksStore(copy, cache_bytes=VIEW_CACHE_BYTES)
+            try:
+                yield opened
+            finally:
+                opened.close()
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+
+    def read_soon(self, reads: Sequence[Read], done: ReadDone) -> None:
+        """Reads in place."""
+        read_in_place(self, reads, done)
+
+    @property
+    def opening(self) -> object:
+        """Another one after each `reopen`."""
+        return self._runs
+
+    @property
+    def packed(self) -> Collection[Table]:
+        """Tables whose records may be in packs."""
+        return self._runs.packed
+
+    def _packs_of(self, table: Table) -> PackReader | None:
+        if self._handles is None:
+            self._opened()
+        return self._runs if table in self._runs.packed else None
+
+    def get_single(self, table: Table, key: bytes) -> bytes | None:
+        """A record that is in no pack, on any thread."""
         prefix, family = self._opened().families[table]
         try:
             value: bytes | None = family.get(prefix + key)
@@ -350,65 +428,45 @@ class RocksStore:
             return value
         raise failure
 
-    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The records under `keys`, in their order; neighbours share the work of finding their block."""
+    def get_many_single(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Records that are in no pack, on any thread."""
         prefix, family = self._opened().families[table]
         try:
             values: list[bytes | None] = family.get([prefix + key for key in keys]) or []
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path)
         else:
-            if table in self._runs.packed:
-                get = (
-                    self._runs.get
-                )  # after the single records: only the writer calls this, so that none can leave its pack meanwhile
-                return [get(table, key) if value is None else value for key, value in zip(keys, values, strict=True)]
             return values
         raise failure
 
-    def scan(
-        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        """At most `limit` records with start <= key < end, in order."""
-        self._opened()
-        if limit <= 0 or start >= end:
-            return []
-        if table not in self._runs.packed:
-            return self._scan(table, start, end, limit, reverse)
-        packed = self._runs.rows(table, start, end, limit, reverse)
-        return merged(packed, self._scan(table, start, end, limit, reverse), limit, reverse)
+    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The records under `keys`, in their order; neighbours share the work of finding their block."""
+        values = self.get_many_single(table, keys)
+        if table in self._runs.packed:
+            get = self._runs.get  # after the single records: nothing is written meanwhile
+            return [get(table, key) if value is None else value for key, value in zip(keys, values, strict=True)]
+        return values
 
-    def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
-        """Records of consecutive keys; packs stay whole."""
-        self._opened()
-        runs: list[RecordRun] = []
-        start, end = key, key_after(key, count)
-        for first, last, run in self._runs.whole(table, key, end) if table in self._runs.packed else ():
-            runs += self._single(table, start, first)
-            runs.append(run)
-            start = key_after(last, 1)
-        return runs + self._single(table, start, end)
-
-    def _single(self, table: Table, start: bytes, end: bytes) -> list[RecordRun]:
-        rows = self.scan(table, start, end, int.from_bytes(end[-8:], "big") - int.from_bytes(start[-8:], "big"))
-        return [RecordRun.of([value for _, value in rows])] if rows else []
-
-    def _scan(
-        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
+    def scan_single(
+        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False, *, once: bool = False
+    ) -> Rows:
+        """Records of a range that are in no pack, on any thread. `once`: they will not be read again, and are not put
+        into the block cache. Those of the journal never are."""
         handles = self._opened()
         prefix, family = handles.families[table]
         lower, upper = prefix + start, prefix + end
         sweeper = handles.sweeper
+        fill_cache = not once and table is not Table.JOURNAL
+        skipped_max = 0 if sweeper.running else SKIPPED_MAX
         try:
-            return _rows(family, lower, upper, limit, reverse, 0 if sweeper.running else SKIPPED_MAX)
+            return read_rows(family.iter, lower, upper, limit, reverse, skipped_max, fill_cache)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = None if too_many_skipped(error) else translate(error, self._directory.path)
         if failure is not None:
             raise failure
         # The range has many tombstones: skip all of them, and have them removed.
         try:
-            rows = _rows(family, lower, upper, limit, reverse, 0)
+            rows = read_rows(family.iter, lower, upper, limit, reverse, 0, fill_cache)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path)
         else:
@@ -418,6 +476,13 @@ class RocksStore:
             sweeper.start(everything=False)
             return rows
         raise failure
+
+    _get = get_single
+    _get_many = get_many_single
+    _scan = scan_single
+
+    def _scan_once(self, table: Table, start: bytes, end: bytes, limit: int) -> Rows:
+        return self.scan_single(table, start, end, limit, once=True)
 
     def copy_to(self, path: Path) -> None:
         """A checkpoint: hard links to tables, and what is only in memory as one more table. RocksDB holds the GIL while
@@ -448,9 +513,16 @@ class RocksStore:
             sweeper.wait()
 
     def room(self) -> int:
-        """Bytes free on the file system."""
+        """Bytes free on the file system, without those that the reserve still has to get; below 0 if it cannot have
+        them. It gets them here, when there is room."""
         self._not_closed()
-        return self._directory.room()
+        if self._reserve.missing_bytes:
+            self._reserve.make(self._directory.room())
+        return self._directory.room() - self._reserve.missing_bytes
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Of the block cache and the memtables."""
+        return self._handles.memory_bytes() if self._handles is not None else {}
 
     def disk_bytes(self) -> int:
         """Bytes that the database's files occupy."""
@@ -460,28 +532,3 @@ class RocksStore:
 
 def _again(failure: StoreError) -> StoreError:
     return type(failure)(**failure.details)
-
-
-def _rows(
-    family: Rdict, lower: bytes, upper: bytes, limit: int, reverse: bool, skipped_max: int
-) -> list[tuple[bytes, bytes]]:
-    options = range_options(upper, skipped_max)
-    iterator = family.iter(options)
-    if reverse:
-        iterator.seek_to_last()
-    else:
-        iterator.seek(lower)
-    step = iterator.prev if reverse else iterator.next
-    take_key = iterator.key
-    take_value = iterator.value
-    rows: list[tuple[bytes, bytes]] = []
-    for _ in range(limit):
-        key: bytes | None = take_key()
-        if key is None:
-            iterator.status()  # the end, or damage: the binding's simpler `items()` does not distinguish these
-            break
-        if reverse and key < lower:
-            break  # checked here, because the binding (0.3.29) takes a lower bound for an upper one
-        rows.append((key[1:], take_value()))
-        step()
-    return rows

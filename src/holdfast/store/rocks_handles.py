@@ -33,8 +33,8 @@ class Handles:
         # The directory's FORMAT is written last, so where it is missing there can be no tables. If there are, RocksDB
         # must report what else is missing instead of creating new ones beside them.
         create = create and not any(path.glob("*.sst"))
-        cache = Cache(cache_bytes)
-        options = {name: family_options(name, write_buffer_bytes, cache) for name in FAMILIES}
+        self._cache = Cache(cache_bytes)
+        options = {name: family_options(name, write_buffer_bytes, self._cache) for name in FAMILIES}
         database = database_options(write_buffer_bytes, create=create, skip_damaged=skip_damaged)
         self.db = Rdict(str(path), database, options)
         named = {name: self.db.get_column_family(name) for name in FAMILIES}
@@ -66,6 +66,11 @@ class Handles:
         change = self.db.latest_sequence_number()
         self.db.flush_wal(True)
         self._synced.write(change)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What the block cache and the memtables take."""
+        tables = [family.property_int_value("rocksdb.size-all-mem-tables") or 0 for family in self._named.values()]
+        return {"blocks": self._cache.get_usage(), "write_buffers": sum(tables)}
 
     def flush(self) -> None:
         """Write the memtables to tables, and wait for it. The GIL is not held meanwhile."""

@@ -42,6 +42,7 @@ FAMILY_OF: Final[dict[int, str]] = {int(table): name for name, tables in FAMILIE
 
 CACHE_BYTES: Final = 32 * MIB
 WRITE_BUFFER_BYTES: Final = 32 * MIB
+VIEW_CACHE_BYTES: Final = 4 * MIB  # a view is mostly read once, from its beginning to its end
 
 # Parts of the write buffer a family may fill before it is flushed. The index gets little, because a scan steps over
 # every tombstone in a memtable one by one (0.1 µs each): 4 MiB hold about 40,000.
@@ -146,10 +147,11 @@ def _tables(cache: Cache) -> BlockBasedOptions:
     return tables
 
 
-def range_options(upper: bytes, skipped_max: int) -> ReadOptions:
+def range_options(upper: bytes, skipped_max: int, *, fill_cache: bool) -> ReadOptions:
     """Options of a scan that ends before `upper`. The caller keeps them alive as long as the iterator: it points into
     their bytes and does not copy them."""
     options = ReadOptions()
+    options.fill_cache(fill_cache)  # type: ignore[call-arg]  # the binding's types lack its argument
     options.set_iterate_upper_bound(upper)
     options.set_max_skippable_internal_keys(skipped_max)
     return options

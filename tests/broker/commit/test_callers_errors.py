@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 import holdfast
 from holdfast.broker.node import Node
-from holdfast.config.settings import QueueSettings, StoreSettings
+from holdfast.config import QueueSettings, StoreSettings
 from holdfast.core.commands import Browse, Draft, Find, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.queue import GroupKind
@@ -81,9 +81,9 @@ async def test_members_of_a_group_that_cannot_be_created_again_are_removed(node:
     await node.subscriptions.join(Q, "g", "m", lambda leased: None, removed=removed.set)
     got: list[Leased] = []
     await node.queues.delete(Q)
-    node.queues.create(Q, {})
+    node.queues.submit_create(Q, {})
     for name in ("a", "b", "c"):  # in the same turn, so that the member has not used the queue before
-        node.groups.create(Q, name)
+        node.groups.submit_create(Q, name)
     await node.subscriptions.join(Q, "a", "m", got.extend)
     await node.messages.enqueue(Q, [Draft(b"x")])
     await removed.wait()
@@ -96,7 +96,7 @@ async def test_a_long_poll_in_a_group_that_cannot_be_created_again_ends_with_the
     for _ in delete_group(node.cell.engine, Q, "g", node.cell.clock):
         pass
     for name in ("a", "b", "c"):
-        node.groups.create(Q, name)
+        node.groups.submit_create(Q, name)
     await node.messages.enqueue(Q, [Draft(b"x")])
     with pytest.raises(LimitExceeded):
         await poll
@@ -211,8 +211,8 @@ async def test_a_member_leaves_a_group_that_became_a_cursor_group(node: Node) ->
     await node.messages.enqueue(Q, [Draft(b"x")])
     await until(lambda: got)
     await node.queues.delete(Q)
-    node.queues.create(Q, {})
-    node.groups.create(Q, "g", GroupKind.CURSOR)
+    node.queues.submit_create(Q, {})
+    node.groups.submit_create(Q, "g", GroupKind.CURSOR)
     joined.leave(Verb.RELEASE)
     assert not joined.joined
 

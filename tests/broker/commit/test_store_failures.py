@@ -269,6 +269,9 @@ class Participant:
     def failed(self, error: HoldfastError) -> None:
         self.failures += 1
 
+    def load(self) -> None:
+        """Nothing is stored."""
+
     def opened(self) -> None:
         self.opens += 1
         if self.errors:

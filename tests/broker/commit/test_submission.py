@@ -6,20 +6,33 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast.broker import cell
 from holdfast.broker.commit.group_commit import LAZY_SYNC_SECONDS
+from holdfast.broker.commit.syncer import Syncer
 from holdfast.broker.dispatch.dispatcher import Unclaimed
 from holdfast.broker.node import Node
 from holdfast.broker.parts.transactions import TransactionView
 from holdfast.broker.submission import Moment, Submission
 from holdfast.core.commands import Draft, Leased, Settlement
+from holdfast.core.queue import GroupKind
 from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, LeaseLost, QueueFull, ShuttingDown, StoreUnavailable, TransactionPublished
+from holdfast.errors import (
+    GroupExists,
+    HoldfastError,
+    LeaseLost,
+    QueueExists,
+    QueueFull,
+    ShuttingDown,
+    StateChanged,
+    StoreUnavailable,
+    TransactionPublished,
+)
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.broker.conftest import config_for, running
 from tests.waiting import until
@@ -166,6 +179,7 @@ async def test_a_change_that_a_delivery_causes_inside_a_turn_is_not_taken_for_sy
 async def test_a_callback_may_submit_more(node: Node, monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
     if in_place:
         syncer = node.cell.commit._syncer
+        assert isinstance(syncer, Syncer)
         monkeypatch.setattr(syncer, "start", lambda: syncer._done(*syncer._sync()))
     more: list[Submission[object]] = []
     node.messages.enqueue(Q, drafts(b"a")).on_done(lambda _: more.append(node.messages.enqueue(Q, drafts(b"b"))))
@@ -259,11 +273,11 @@ async def test_a_sync_from_before_a_failure_delivers_nothing_that_was_granted_af
     await node.messages.enqueue(Q, drafts(b"a"))
     before = commit.syncs
     with disk.held():
-        node.groups.create(Q, "old")  # all of its turn waits for the sync
+        node.groups.submit_create(Q, "old")  # all of its turn waits for the sync
         await disk.until_begun()
         commit.fail(StoreUnavailable(problem="the disk is gone"))
         await until(lambda: commit.engine is not None)
-        node.groups.create(Q, "new")
+        node.groups.submit_create(Q, "new")
         await some_passes()
         assert dispatcher.has_held
     await commit.durable()
@@ -370,7 +384,7 @@ async def test_a_lease_that_waits_for_its_sync_when_the_node_stops_is_released(t
     poll = asyncio.ensure_future(stopping.messages.lease(Q, "g", wait=60_000_000, timeout=hour))
     await stopping.subscriptions.join(pushed, "g", "worker", lambda _: None, lease_timeout=hour)
     with disk.held():
-        stopping.queues.create(("default", "new"))  # whose turn must be synced
+        stopping.queues.submit_create(("default", "new"))  # whose turn must be synced
         stopping.messages.enqueue(Q, drafts(b"polled"))
         stopping.messages.enqueue(pushed, drafts(b"pushed"))
         await disk.until_begun()
@@ -392,7 +406,7 @@ async def test_what_is_granted_later_is_delivered_later(node: Node, disk: SlowDi
         Q, "g", "worker", lambda leased: delivered.extend(one.message.payload for one in leased), credit=9
     )
     with disk.held():
-        node.queues.create(("default", "new"))  # all answers wait for its sync
+        node.queues.submit_create(("default", "new"))  # all answers wait for its sync
         await disk.until_begun()
         node.messages.enqueue(Q, drafts(b"held"))
         await some_passes()
@@ -411,7 +425,7 @@ async def test_a_lease_that_ended_while_it_waited_for_its_sync_is_not_delivered(
     delivered: list[Leased] = []
     await node.subscriptions.join(Q, "g", "worker", delivered.extend, lease_timeout=1_000)
     with disk.held():
-        node.queues.create(("default", "new"))  # all answers wait for its sync
+        node.queues.submit_create(("default", "new"))  # all answers wait for its sync
         node.messages.enqueue(Q, drafts(b"x"))
         await disk.until_begun()
         assert node.cell.dispatcher.has_held
@@ -431,7 +445,7 @@ async def test_a_member_that_left_and_came_back_has_no_more_than_its_credit(node
     delivered: list[Leased] = []
     gone = await node.subscriptions.join(Q, "g", "worker", delivered.extend)
     with disk.held():
-        node.queues.create(("default", "new"))  # all answers wait for its sync
+        node.queues.submit_create(("default", "new"))  # all answers wait for its sync
         node.messages.enqueue(Q, drafts(b"first"))
         await disk.until_begun()
         assert node.cell.dispatcher.has_held
@@ -442,3 +456,30 @@ async def test_a_member_that_left_and_came_back_has_no_more_than_its_credit(node
     await node.messages.enqueue(Q, drafts(b"second"))
     await some_passes()
     assert ([one.message.payload for one in delivered], member.in_flight) == ([b"first"], 1)
+
+
+async def test_a_refusal_that_reveals_a_change_waits_until_that_is_durable(node: Node, disk: SlowDisk) -> None:
+    new = ("default", "new")
+    await node.messages.enqueue(Q, drafts(b"x"))
+    (leased,) = await node.messages.lease(Q, "g")
+    put = partial(node.workflow_state.put, Q, "g", leased.message.id, leased.token)
+    with disk.held():
+        changes = [
+            asyncio.ensure_future(one)
+            for one in (node.queues.create(new), node.groups.create(Q, "log"), put(b"state", if_match=0))
+        ]
+        await asyncio.sleep(0)
+        refused = [
+            asyncio.ensure_future(one)
+            for one in (
+                node.queues.create(new),
+                node.groups.create(Q, "log", GroupKind.CURSOR),
+                put(b"another", if_match=0),
+            )
+        ]
+        await disk.until_begun()
+        await some_passes()
+        assert not any(one.done() for one in [*changes, *refused])
+    await asyncio.gather(*changes)
+    errors = await asyncio.gather(*refused, return_exceptions=True)
+    assert [type(error) for error in errors] == [QueueExists, GroupExists, StateChanged]

@@ -2,7 +2,8 @@
 
 An operation changes the engine in memory: it is **applied**. At the end of the pass of the loop a turn puts everything
 that was applied into one batch and gives it to the store: it is **written**. A sync makes everything written before
-it **durable**. While a sync runs on its thread (syncer.py), further batches are written; they share the next sync.
+it **durable**. While a sync runs on its thread (syncer.py), further batches are written; they share the next sync. A
+remote store has several under way, and every batch is sent to it, whether or not a caller waits for that.
 
 Each moment has one name here: `on_written` and `on_durable` call back, in the same pass of the loop; `written` and
 `durable` are the same as a future.
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
-from holdfast.broker.commit.syncer import Syncer
+from holdfast.broker.commit.syncer import RemoteSyncer, Syncer
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.store.contract import Store
@@ -32,8 +35,16 @@ COMMIT_MESSAGES_MIN = 64
 """From so many messages on a front has a turn run while a sync is in progress. Fewer wait for its end and are written
 with what arrives until then (`schedule_after_sync`): they share the next sync anyway."""
 
+UNAWAITED_SECONDS = 0.005
+"""Work whose end nobody waits for joins the next turn, and has one of its own after this time (`schedule_within`)."""
+
 DoneCallback = Callable[[HoldfastError | None], None]
 """Called with None when the moment has come, or with the error because of which it will not."""
+
+
+class _RunningSync(NamedTuple):
+    callbacks: list[DoneCallback]
+    upto: tuple[Engine | None, int]  # the last write of an engine that it covers
 
 
 class Distribution:
@@ -80,26 +91,30 @@ class GroupCommit:
         self._store = store
         self._sync_in_place_max_seconds = sync_in_place_max_seconds
         self._loop: asyncio.AbstractEventLoop  # from `start` on
-        self._syncer: Syncer
+        self._syncer: Syncer | RemoteSyncer
         self._scheduled = False
         self._collecting = False  # in a turn, before its batch is written
         self._delivering = False  # in a turn, after that
-        self._syncing = False
+        self._syncing = 0  # syncs that are under way
         self._turn_after_sync = False
+        self._turn_within = False
+        self._latest_turn: asyncio.TimerHandle | None = None  # when it fires, the turn may have been long ago
         self._synced_upto: tuple[Engine | None, int] = (None, 0)  # the last write of an engine that is synced
-        self._syncing_upto: tuple[Engine | None, int] = (None, 0)  # the same, once the sync that runs has ended
         self._required_upto: tuple[Engine | None, int] = (None, 0)  # the last write that no answer may precede
         # Callbacks go down this list: a turn writes, then the next sync starts, then it ends.
         self._on_written: list[DoneCallback] = []
         self._on_durable: list[DoneCallback] = []  # of what is applied, and perhaps not written
         self._on_next_sync: list[DoneCallback] = []  # of what is written
-        self._on_running_sync: list[DoneCallback] = []
+        self._running: deque[_RunningSync] = deque()  # in the order in which they were started, and end
         self._lazy_sync: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Use the loop that runs, and a thread for syncs."""
         self._loop = asyncio.get_running_loop()
-        self._syncer = Syncer(self._store, self._synced, self._sync_in_place_max_seconds)
+        if self._store.remote:
+            self._syncer = RemoteSyncer(self._store, self._synced)
+        else:
+            self._syncer = Syncer(self._store, self._synced, self._sync_in_place_max_seconds)
 
     def schedule(self) -> None:
         """Have a turn at the end of this pass of the loop."""
@@ -110,9 +125,20 @@ class GroupCommit:
     def schedule_after_sync(self) -> None:
         """Have a turn when the sync that runs has ended; at the end of this pass, if none runs. For small work that
         waits for the next sync in any case: a turn of its own would cost more than the work."""
-        if self._syncing:
+        if self._syncing >= self._store.in_flight_max:
             self._turn_after_sync = True
         else:
+            self.schedule()
+
+    def schedule_within(self) -> None:
+        """Have a turn within `UNAWAITED_SECONDS`: the next one, whatever it is for, or one of its own."""
+        self._turn_within = not self._scheduled
+        if self._turn_within and self._latest_turn is None:
+            self._latest_turn = self._loop.call_later(UNAWAITED_SECONDS, self._run_latest_turn)
+
+    def _run_latest_turn(self) -> None:
+        self._latest_turn = None
+        if self._turn_within:
             self.schedule()
 
     def on_written(self, callback: DoneCallback) -> None:
@@ -160,7 +186,7 @@ class GroupCommit:
 
     def run_turn(self) -> None:
         """One turn: lease for consumers that wait, write the batch, and start a sync if a callback waits for one."""
-        self._scheduled = False
+        self._scheduled = self._turn_within = False
         engine = self.engine
         if engine is None:
             return
@@ -198,6 +224,8 @@ class GroupCommit:
             self._on_next_sync += on_written or [_ignore]
         elif on_written:
             notify(on_written, None)
+        if pending and self._store.remote and not self._on_next_sync:
+            self._on_next_sync.append(_ignore)
         try:
             self._after_write(must_sync)
         finally:
@@ -217,16 +245,17 @@ class GroupCommit:
         return required_by is engine and (synced_of is not engine or synced < upto)
 
     def _start_sync(self) -> None:
-        if not self._on_next_sync or self._syncing:
+        if not self._on_next_sync or self._syncing >= self._store.in_flight_max:
             return
-        self._syncing = True
-        self._syncing_upto = (self.engine, self.engine.writes if self.engine is not None else 0)
-        self._on_running_sync, self._on_next_sync = self._on_next_sync, []
+        self._syncing += 1
+        upto = (self.engine, self.engine.writes if self.engine is not None else 0)
+        self._running.append(_RunningSync(self._on_next_sync, upto))
+        self._on_next_sync = []
         self._syncer.start()
 
     def _synced(self, error: Exception | None, seconds: float) -> None:
-        self._syncing = False
-        callbacks, self._on_running_sync = self._on_running_sync, []
+        self._syncing -= 1
+        callbacks, upto = self._running.popleft()
         wanted = self._turn_after_sync or bool(self._on_durable) or bool(self._on_next_sync)
         self._turn_after_sync = False
         self.syncs += 1
@@ -237,7 +266,7 @@ class GroupCommit:
             failure = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
             self._fail(failure, callbacks)
             return
-        self._synced_upto = self._syncing_upto
+        self._synced_upto = upto
         notify(callbacks, None)
         if wanted:
             self.schedule()
@@ -258,12 +287,13 @@ class GroupCommit:
             notify(callbacks, error)
 
     async def close(self) -> None:
-        """Wait for the sync that runs; no more are started."""
-        if self._lazy_sync is not None:
-            self._lazy_sync.cancel()
-        if self._syncing:
+        """Wait for the syncs that run; no more are started."""
+        for timer in (self._lazy_sync, self._latest_turn):
+            if timer is not None:
+                timer.cancel()
+        if self._running:
             ended: asyncio.Future[None] = self._loop.create_future()
-            self._on_running_sync.append(partial(resolve, ended))
+            self._running[-1].callbacks.append(partial(resolve, ended))
             await asyncio.wait([ended])
         self._syncer.close()
 

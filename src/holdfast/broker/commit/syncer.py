@@ -4,7 +4,7 @@ A sync on a thread does not block the loop. But the hand-over to the thread and 
 as long as the sync itself, and where a single caller waits for it, the loop has no other work. So after some syncs in a
 row that were fast and not contended (nothing else asked for a sync meanwhile), the next ones are done in place. Now and
 then one is still given to the thread, to find out whether there is contention; a slow or contended one sends all syncs
-to the thread for a while.
+to the thread for a while. A remote store needs no thread of ours, and is never synced in place.
 """
 
 from __future__ import annotations
@@ -68,3 +68,29 @@ class Syncer:
         except Exception as error:  # noqa: BLE001 - it is reported to `done`
             return error, self._clock() - started
         return None, self._clock() - started
+
+
+class RemoteSyncer:
+    """Syncs a remote store: several may be under way, and `done` is called for each, in order."""
+
+    def __init__(self, store: Store, done: Done, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._store = store
+        self._done = done
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Sync everything that is written."""
+        started = self._clock()
+
+        def ended(error: Exception | None) -> None:
+            if not self._loop.is_closed():  # else there is nobody left to notify
+                self._loop.call_soon_threadsafe(self._done, error, self._clock() - started)
+
+        self._store.sync_soon(ended)
+
+    def record_sync(self, seconds: float, contended: bool) -> None:
+        """Nothing depends on it."""
+
+    def close(self) -> None:
+        """Nothing is to be released."""

@@ -4,14 +4,16 @@ A batch of messages has two records each, under keys that count up by one. Rocks
 and so does the Python code around it. `RecordRun`s are cut into *packs* of up to 256 records:
 
     RUNS                       table, last key of a pack   its number of records, and bits of those that have left it
-    MESSAGE_RUNS, READY_RUNS   last key of a pack          their values (store/rocks_packs.py)
+    MESSAGE_RUNS, READY_RUNS   last key of a pack          their values (store/packs.py)
 
 A record is in a pack or single, never both: writing or deleting it sets its bit in its pack. A pack that all records
 have left is deleted. One in which few are left is resolved into single records, so that a message that stays does not
 keep the bytes of others for long.
 
-Only the store's writer uses the cache here; readers, also on other threads, read from RocksDB. They read the packs
-first and the single records afterwards, so that they miss no record that leaves its pack meanwhile.
+Only the store's writer uses the cache of `PackIndex`; readers, also on other threads, have a `PackReader` each and read
+what is stored. They read the packs first and the single records afterwards, so that they miss no record that leaves its
+pack meanwhile. Everything here is for any store that is an ordered map of single records: it takes `scan` and `get` of
+that, and gives plain operations.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import StoreCorrupt
-from holdfast.store.rocks_packs import read_pack, write_packs
+from holdfast.store.contract import Rows
+from holdfast.store.packs import read_pack, write_packs
 
-Rows = list[tuple[bytes, bytes]]
 Scan = Callable[[Table, bytes, bytes, int], Rows]
 Get = Callable[[Table, bytes], "bytes | None"]
 
@@ -43,7 +45,7 @@ VALUES: Final = {Table.MESSAGES: Table.MESSAGE_RUNS, Table.READY: Table.READY_RU
 
 _U64 = Layout(">Q")
 _COUNT = Layout(">H")
-_END = b"\xff" * 32  # after every key
+END: Final = b"\xff" * 32  # after every key
 
 
 class Pack:
@@ -57,7 +59,7 @@ class Pack:
         self.first = int.from_bytes(last_key[-8:], "big") - count + 1
         self.first_key = last_key[:-8] + _U64.pack(self.first)
         self.gone = gone
-        self.fresh = fresh  # it is not in RocksDB yet
+        self.fresh = fresh  # it is not stored yet
 
     @property
     def left(self) -> int:
@@ -109,23 +111,92 @@ class _PackCache:
         del self.last_keys[bisect_left(self.last_keys, one.last_key)]
 
 
-class PackIndex:
-    """See the module. `scan` and `get` are the store's, for tables without runs."""
+class PackReader:
+    """Reads packs, for one thread. `scan` and `get` are those of single records."""
 
     def __init__(self, scan: Scan, get: Get) -> None:
         self._scan = scan
         self._get = get
+        self._decoded: dict[tuple[Table, bytes], RecordRun] = {}
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """The value of a record in a pack; None: it is in no pack."""
+        one = next(self._stored(table, key, 1), None)
+        if one is None or one.first_key > key or len(one.last_key) != len(key):
+            return None
+        index = int.from_bytes(key[-8:], "big") - one.first
+        if one.gone >> index & 1:
+            return None
+        values = self._values(table, one)
+        return None if values is None else values[index : index + 1][0]
+
+    def rows(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool) -> Rows:
+        """The first records of a range, or the last ones, that are in packs."""
+        if reverse:  # this is rare
+            return self.rows(table, start, end, 1 << 62, reverse=False)[::-1][:limit]
+        rows: Rows = []
+        for one in self._stored(table, start):
+            if one.first_key >= end or len(rows) >= limit:
+                break
+            low, high = one.index_from(start), one.index_from(end)
+            if (one.gone >> low).bit_count() == one.count - low:
+                continue
+            values = self._values(table, one)
+            if values is not None:  # else it was resolved meanwhile: its records are single now
+                rows += members(one, values, low, high)
+        return rows[:limit]
+
+    def whole(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, RecordRun]]:
+        """Complete packs that overlap a range: first and last key in it, and the records in it."""
+        for one in self._stored(table, start):
+            if one.first_key >= end:
+                return
+            values = None if one.gone else self._values(table, one)
+            if values is not None:
+                low, high = one.index_from(start), one.index_from(end)
+                yield one.key(low), one.key(high - 1), values.part(low, high)
+
+    def _stored(self, table: Table, key: bytes, page: int = PAGE) -> Iterator[Pack]:
+        """Packs that are stored, from the first on whose last key is not before `key`."""
+        number = bytes([table])
+        start, end = number + key, bytes([table + 1])
+        while True:
+            found = self._scan(Table.RUNS, start, end, page)
+            for entry, record in found:
+                yield read_entry(entry[1:], record)
+            if len(found) < page:
+                return
+            start = found[-1][0] + b"\0"
+
+    def _values(self, table: Table, one: Pack) -> RecordRun | None:
+        known = self._decoded.get((table, one.last_key))
+        if known is not None:
+            return known
+        data = self._get(VALUES[table], one.last_key)
+        if data is None:
+            return None
+        values = read_pack(data, one.count)
+        if len(self._decoded) >= DECODED_MAX:
+            del self._decoded[next(iter(self._decoded))]
+        self._decoded[table, one.last_key] = values
+        return values
+
+
+class PackIndex(PackReader):
+    """The packs of a store's writer: see the module."""
+
+    def __init__(self, scan: Scan, get: Get) -> None:
+        super().__init__(scan, get)
         self._known = {table: _PackCache() for table in VALUES}
         # Tables whose records may be in packs, so that changes of them must be reported here.
         self.packed = {table for table in VALUES if scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1)}
         self.changed: dict[tuple[Table, bytes], Pack] = {}  # by the current batch
         self._ended: list[tuple[bytes, bytes]] = []  # ranges of RUNS that this batch has deleted
-        self._decoded: dict[tuple[Table, bytes], RecordRun] = {}
 
     # --- writing: all of it for one batch, in order -----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a batch: the changes of the last one are in RocksDB."""
+        """Begin a batch: the changes of the last one are stored."""
         if not self.packed:
             return
         for one in self.changed.values():
@@ -219,7 +290,7 @@ class PackIndex:
                     raise StoreCorrupt(
                         path=f"the table {table.name}", problem=f"the values of {entry.hex()} are missing"
                     )
-                for key, value in _members(one, values, 0, one.count):
+                for key, value in members(one, values, 0, one.count):
                     yield table, key, value
             yield Table.RUNS, entry, None
             yield VALUES[table], last_key, None
@@ -230,7 +301,7 @@ class PackIndex:
     def _first(self, table: Table, known: _PackCache, key: bytes) -> Pack | None:
         """The first pack whose last key is not before `key`."""
         if known.free_from <= key < known.free_to:
-            if known.free_to == _END:
+            if known.free_to == END:
                 return None
             key = known.free_to
         at = bisect_left(known.last_keys, key)
@@ -245,75 +316,11 @@ class PackIndex:
                 near = one
                 known.add(one)
             break
-        known.free_from, known.free_to = key, _END if near is None else max(key, near.first_key)
+        known.free_from, known.free_to = key, END if near is None else max(key, near.first_key)
         return near
 
-    # --- reading ----------------------------------------------------------------------------------------------------
 
-    def get(self, table: Table, key: bytes) -> bytes | None:
-        """The value of a record in a pack; None: it is in no pack."""
-        one = next(self._stored(table, key, 1), None)
-        if one is None or one.first_key > key or len(one.last_key) != len(key):
-            return None
-        index = int.from_bytes(key[-8:], "big") - one.first
-        if one.gone >> index & 1:
-            return None
-        values = self._values(table, one)
-        return None if values is None else values[index : index + 1][0]
-
-    def rows(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool) -> Rows:
-        """The first records of a range, or the last ones, that are in packs."""
-        if reverse:  # this is rare
-            return self.rows(table, start, end, 1 << 62, reverse=False)[::-1][:limit]
-        rows: Rows = []
-        for one in self._stored(table, start):
-            if one.first_key >= end or len(rows) >= limit:
-                break
-            low, high = one.index_from(start), one.index_from(end)
-            if (one.gone >> low).bit_count() == one.count - low:
-                continue
-            values = self._values(table, one)
-            if values is not None:  # else it was resolved meanwhile: its records are single now
-                rows += _members(one, values, low, high)
-        return rows[:limit]
-
-    def whole(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, RecordRun]]:
-        """Complete packs that overlap a range: first and last key in it, and the records in it."""
-        for one in self._stored(table, start):
-            if one.first_key >= end:
-                return
-            values = None if one.gone else self._values(table, one)
-            if values is not None:
-                low, high = one.index_from(start), one.index_from(end)
-                yield one.key(low), one.key(high - 1), values.part(low, high)
-
-    def _stored(self, table: Table, key: bytes, page: int = PAGE) -> Iterator[Pack]:
-        """Packs in RocksDB, from the first on whose last key is not before `key`."""
-        number = bytes([table])
-        start, end = number + key, bytes([table + 1])
-        while True:
-            found = self._scan(Table.RUNS, start, end, page)
-            for entry, record in found:
-                yield read_entry(entry[1:], record)
-            if len(found) < page:
-                return
-            start = found[-1][0] + b"\0"
-
-    def _values(self, table: Table, one: Pack) -> RecordRun | None:
-        known = self._decoded.get((table, one.last_key))
-        if known is not None:
-            return known
-        data = self._get(VALUES[table], one.last_key)
-        if data is None:
-            return None
-        values = read_pack(data, one.count)
-        if len(self._decoded) >= DECODED_MAX:
-            self._decoded.pop(next(iter(self._decoded.copy()), (table, b"")), None)  # readers are on two threads
-        self._decoded[table, one.last_key] = values
-        return values
-
-
-def _members(one: Pack, values: RecordRun, low: int, high: int) -> Rows:
+def members(one: Pack, values: RecordRun, low: int, high: int) -> Rows:
     """The records from an index up to, not including, another that have not left a pack."""
     head, first, gone, key = one.last_key[:-8], one.first, one.gone, _U64.pack
     found = enumerate(values[low:high], first + low)

@@ -1,4 +1,4 @@
-"""The layout of a pack of records in RocksDB (see store/rocks_runs.py): values under consecutive keys.
+"""The layout of a pack of records (see store/runs.py): values under consecutive keys.
 
     a run              size of each, values
     a homogeneous run  MARK, first number, sizes of `begin` and `middle`, size of each, `begin`, `middle`, bytes of each
