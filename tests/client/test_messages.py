@@ -193,14 +193,18 @@ async def test_ack_nack_release_and_reject(client: Client) -> None:
     assert await message.extend("5m") == message.lease_deadline > before
 
     await message.reject("hopeless")
-    letter = await one(client, "dlq/jobs")
-    assert letter.origin is not None
-    assert (letter.origin.reason, letter.origin.error, letter.origin.source_id) == ("rejected", "hopeless", message.id)
-    await letter.ack()
-    await letter.ack()  # as the first time
-    assert letter.settled == "ack"
+    dead_letter = await one(client, "dlq/jobs")
+    assert dead_letter.origin is not None
+    assert (dead_letter.origin.reason, dead_letter.origin.error, dead_letter.origin.source_id) == (
+        "rejected",
+        "hopeless",
+        message.id,
+    )
+    await dead_letter.ack()
+    await dead_letter.ack()  # as the first time
+    assert dead_letter.settled == "ack"
     with pytest.raises(InvalidArgument, match="was settled by ack before"):
-        await letter.nack()
+        await dead_letter.nack()
     assert (await client.queue("dlq/jobs")).depth == 0
 
 

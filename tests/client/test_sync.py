@@ -16,9 +16,11 @@ from holdfast.client import (
     Client,
     Consumer,
     Message,
+    Schedules,
     SyncClient,
     SyncConsumer,
     SyncMessage,
+    SyncSchedules,
     SyncTransaction,
     Transaction,
     lease_extender,
@@ -43,7 +45,7 @@ FOR_THE_CLIENTS_OWN_PARTS = {
 }
 EQUIVALENT = (
     ("AsyncGenerator[wire.MessageView, None]", "Iterator[wire.MessageView]"),
-    ("AsyncGenerator[wire.LetterFate, None]", "Iterator[wire.LetterFate]"),
+    ("AsyncGenerator[wire.RedriveOutcome, None]", "Iterator[wire.RedriveOutcome]"),
     ("Iterable[object] | AsyncIterable[object]", "Iterable[object]"),
     ("list[Message]", "list[SyncMessage]"),
     ("-> 'Message | None'", "-> 'SyncMessage | None'"),
@@ -73,6 +75,7 @@ def as_sync(signature: str) -> str:
         (Consumer, SyncConsumer, {"__init__", "done", "lose", "reserve", "free"}),
         (Message, SyncMessage, {"__init__", "lose", "hold", "finish"}),
         (Transaction, SyncTransaction, {"__init__"}),
+        (Schedules, SyncSchedules, {"__init__"}),
     ],
 )
 def test_the_sync_client_has_every_method_with_the_same_signature(one: type, sync: type, without: set[str]) -> None:

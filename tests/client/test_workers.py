@@ -191,13 +191,13 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
     released: list[str] = []
     await client.send_many("jobs", ["good", "reject", "retry", "release", "fail", b"\xff"])
     await Workers(handle).work_off(client)
-    dead = {letter.body(): letter.origin async for letter in client.dead_letters("jobs")}
+    dead = {dead_letter.body(): dead_letter.origin async for dead_letter in client.dead_letters("jobs")}
     assert {body: origin.error for body, origin in dead.items() if origin} == {
         b"reject": "no good",
         b"\xff": dead[b"\xff"].error,  # type: ignore[union-attr]
     }
     assert "payload is not UTF-8" in dead[b"\xff"].error  # type: ignore[union-attr]
-    waiting = {view.body(): view.standings[0] async for view in client.browse("jobs")}
+    waiting = {view.body(): view.deliveries[0] async for view in client.browse("jobs")}
     assert {body: (status.state, status.error) for body, status in waiting.items()} == {
         b"retry": ("scheduled", "later"),
         b"fail": ("scheduled", "ZeroDivisionError: oh"),
@@ -210,9 +210,11 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
 
     broker.advance("90m")
     assert await Workers(handle).work_off(client) == 1
-    assert [letter.origin.error async for letter in client.dead_letters("jobs", error="zero") if letter.origin] == [
-        "ZeroDivisionError: oh"
-    ]
+    assert [
+        dead_letter.origin.error
+        async for dead_letter in client.dead_letters("jobs", error="zero")
+        if dead_letter.origin
+    ] == ["ZeroDivisionError: oh"]
     broker.advance("1h")
     assert await Workers(handle).work_off(client) == 1
     assert (await client.queue("jobs")).depth == 0
@@ -239,9 +241,9 @@ async def test_a_handler_that_exits_or_is_cancelled_inside_fails_its_message_and
     await client.send_many("jobs", ["exit", "cancelled", "good"])
     await client.send_many("threads", ["exit", "good"])
     assert await Workers(handle, threaded).work_off(client) == 5
-    errors = [letter.origin.error async for letter in client.dead_letters("jobs") if letter.origin]
+    errors = [dead_letter.origin.error async for dead_letter in client.dead_letters("jobs") if dead_letter.origin]
     assert errors == ["SystemExit: bye", "CancelledError: "]
-    errors = [letter.origin.error async for letter in client.dead_letters("threads") if letter.origin]
+    errors = [dead_letter.origin.error async for dead_letter in client.dead_letters("threads") if dead_letter.origin]
     assert errors == ["SystemExit: 3"]
 
 

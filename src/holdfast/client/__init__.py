@@ -14,6 +14,8 @@ from holdfast.client.messages import Message as Message
 from holdfast.client.messages import Received as Received
 from holdfast.client.messages import Reply as Reply
 from holdfast.client.retries import Retries as Retries
+from holdfast.client.schedules import Schedules as Schedules
+from holdfast.client.schedules import SyncSchedules as SyncSchedules
 from holdfast.client.sent import Sent as Sent
 from holdfast.client.sent import SentMany as SentMany
 from holdfast.client.sync import SyncClient as SyncClient

@@ -328,6 +328,45 @@ def health() -> Call[wire.Health]:
     return Call(method="GET", path=_path("health"), read=_reader(wire.Health), repeatable=True)
 
 
+# --- schedules ------------------------------------------------------------------------------------------------------
+
+_schedule = _reader(wire.Schedule)
+
+
+def _schedule_path(name: str, *rest: str) -> str:
+    return _path("schedules", segment(name), *rest)
+
+
+def put_schedule(name: str, definition: wire.ScheduleDefinition) -> Call[wire.Schedule]:
+    body = _encode(definition)
+    return Call(method="PUT", path=_schedule_path(name), read=_schedule, body=body, repeatable=True)
+
+
+def get_schedule(name: str) -> Call[wire.Schedule]:
+    return Call(method="GET", path=_schedule_path(name), read=_schedule, repeatable=True)
+
+
+def list_schedules(*, prefix: str = "", cursor: str = "", limit: int = 1_000) -> Call[wire.ScheduleList]:
+    path = _path("schedules", prefix=prefix, cursor=cursor, limit=limit)
+    return Call(method="GET", path=path, read=_reader(wire.ScheduleList), repeatable=True)
+
+
+def delete_schedule(name: str) -> Call[None]:
+    return Call(method="DELETE", path=_schedule_path(name), read=_nothing)
+
+
+def pause_schedule(name: str) -> Call[wire.Schedule]:
+    return Call(method="POST", path=_schedule_path(name, "pause"), read=_schedule, repeatable=True)
+
+
+def resume_schedule(name: str) -> Call[wire.Schedule]:
+    return Call(method="POST", path=_schedule_path(name, "resume"), read=_schedule, repeatable=True)
+
+
+def run_schedule(name: str) -> Call[wire.ScheduleRun]:
+    return Call(method="POST", path=_schedule_path(name, "run"), read=_reader(wire.ScheduleRun))
+
+
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
@@ -359,7 +398,7 @@ def cursor_commit(queue: str, group: str, positions: Sequence[wire.Position]) ->
 # --- dead letters ---------------------------------------------------------------------------------------------------
 
 _job = _reader(wire.RedriveJob)
-_fates = _reader(wire.LetterFates)
+_outcomes = _reader(wire.RedriveOutcomes)
 
 
 def dead_letters(
@@ -369,8 +408,12 @@ def dead_letters(
     return Call(method="GET", path=path, read=_page, repeatable=True)
 
 
-def retry_dead(queue: str, letter: str, to: str = "", group: str = "", all_groups: bool = False) -> Call[wire.Retried]:
-    path = _queue(queue, "dlq", segment(letter), "retry", to=to, group=group, all_groups="true" if all_groups else "")
+def retry_dead(
+    queue: str, dead_letter: str, to: str = "", group: str = "", all_groups: bool = False
+) -> Call[wire.Retried]:
+    path = _queue(
+        queue, "dlq", segment(dead_letter), "retry", to=to, group=group, all_groups="true" if all_groups else ""
+    )
     return Call(method="POST", path=path, read=_reader(wire.Retried))
 
 
@@ -391,12 +434,12 @@ def cancel_redrive(queue: str, job: str) -> Call[wire.RedriveJob]:
     return Call(method="DELETE", path=_queue(queue, "dlq", "redrive", segment(job)), read=_job, repeatable=True)
 
 
-def audited_redrive(queue: str, audit: str, request: wire.AuditedMove) -> Call[wire.LetterFates]:
+def audited_redrive(queue: str, audit: str, request: wire.AuditedMove) -> Call[wire.RedriveOutcomes]:
     path = _queue(queue, "dlq", "audits", segment(audit))
     return Call(
         method="POST",
         path=path,
-        read=_fates,
+        read=_outcomes,
         body=_encode(request),
         repeatable=True,
         wait_seconds=LONG_WORK_SECONDS,
@@ -412,15 +455,15 @@ def redrive_audit(queue: str, audit: str) -> Call[wire.RedriveAudit]:
     return Call(method="GET", path=path, read=_reader(wire.RedriveAudit), repeatable=True)
 
 
-def redriven(queue: str, audit: str, cursor: str, limit: int) -> Call[wire.LetterFates]:
-    path = _queue(queue, "dlq", "audits", segment(audit), "letters", cursor=cursor, limit=limit)
-    return Call(method="GET", path=path, read=_fates, repeatable=True, wait_seconds=LONG_WORK_SECONDS)
+def redriven(queue: str, audit: str, cursor: str, limit: int) -> Call[wire.RedriveOutcomes]:
+    path = _queue(queue, "dlq", "audits", segment(audit), "dead-letters", cursor=cursor, limit=limit)
+    return Call(method="GET", path=path, read=_outcomes, repeatable=True, wait_seconds=LONG_WORK_SECONDS)
 
 
-def undo_redrive(queue: str, audit: str, cursor: str, limit: int) -> Call[wire.LetterFates]:
+def undo_redrive(queue: str, audit: str, cursor: str, limit: int) -> Call[wire.RedriveOutcomes]:
     path = _queue(queue, "dlq", "audits", segment(audit), "undo")
     body = _encode(wire.UndoPage(cursor=cursor, limit=limit))
-    return Call(method="POST", path=path, read=_fates, body=body, repeatable=True, wait_seconds=LONG_WORK_SECONDS)
+    return Call(method="POST", path=path, read=_outcomes, body=body, repeatable=True, wait_seconds=LONG_WORK_SECONDS)
 
 
 def purge_dead(queue: str, which: wire.DeadFilter) -> Call[wire.Purged]:

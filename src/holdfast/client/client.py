@@ -37,6 +37,7 @@ from holdfast.client.lease_extender import LeaseExtender
 from holdfast.client.messages import Message, Reply
 from holdfast.client.problems import error_of
 from holdfast.client.retries import Retries
+from holdfast.client.schedules import Schedules
 from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
 from holdfast.client.tls import Tls, as_context
@@ -60,7 +61,7 @@ PAGE_ENDLESS = 1 << 62
 HELD_MAX = 10_000
 """Unsettled messages that the client remembers, to release them when it closes. Beyond it the oldest are forgotten:
 their leases then expire."""
-FATES_PAGE = 1_000  # dead letters of a redrive in one request
+OUTCOMES_PAGE = 1_000  # dead letters of a redrive in one request
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
 LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
@@ -118,6 +119,7 @@ class Client:
         self._owners: dict[Message, Consumer | None] = {}
         self._lease_lengths: dict[str, tuple[float, float]] = {}
         self._closed = False
+        self.schedules = Schedules(self)
 
     @property
     def url(self) -> str:
@@ -704,15 +706,15 @@ class Client:
         def page(cursor: str, size: int) -> calls.Call[wire.MessagePage]:
             return calls.dead_letters(queue, reason=reason, error=error, group=group, cursor=cursor, limit=size)
 
-        async for letter in self._pages(page, limit):
-            yield letter
+        async for dead_letter in self._pages(page, limit):
+            yield dead_letter
 
     async def retry_dead(
-        self, queue: str, letter: str, *, to: str = "", group: str = "", all_groups: bool = False
+        self, queue: str, dead_letter: str, *, to: str = "", group: str = "", all_groups: bool = False
     ) -> wire.Retried:
         """Redrive one dead letter, to its source queue or to another queue. In its source queue it goes to the group in
         which it died, or to `group`, or to all."""
-        return await self.call(calls.retry_dead(queue, letter, to, group, all_groups))
+        return await self.call(calls.retry_dead(queue, dead_letter, to, group, all_groups))
 
     async def redrive(
         self,
@@ -749,16 +751,18 @@ class Client:
         self,
         queue: str,
         audit: str,
-        letters: Mapping[str, bytes | None],
+        dead_letters: Mapping[str, bytes | None],
         *,
         to: str = "",
         note: str = "",
-    ) -> list[wire.LetterFate]:
+    ) -> list[wire.RedriveOutcome]:
         """Redrive up to 1,000 dead letters under an audit id; each is moved once, however often the call is repeated. A
         payload that is not None replaces that of the dead letter."""
-        chosen = [wire.AuditedLetter(id=letter, base64=payload) for letter, payload in letters.items()]
-        request = wire.AuditedMove(letters=chosen, to=to, note=note)
-        return (await self.call(calls.audited_redrive(queue, audit, request))).letters
+        chosen = [
+            wire.AuditedDeadLetter(id=dead_letter, base64=payload) for dead_letter, payload in dead_letters.items()
+        ]
+        request = wire.AuditedMove(dead_letters=chosen, to=to, note=note)
+        return (await self.call(calls.audited_redrive(queue, audit, request))).dead_letters
 
     async def redrive_audits(self, queue: str) -> list[wire.RedriveAudit]:
         """Audited redrives of a queue's dead letters, newest first."""
@@ -768,25 +772,25 @@ class Client:
         """Who started an audited redrive, when and why, and how many dead letters it moved."""
         return await self.call(calls.redrive_audit(queue, audit))
 
-    async def redriven(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
+    async def redriven(self, queue: str, audit: str) -> AsyncGenerator[wire.RedriveOutcome, None]:
         """The dead letters that an audited redrive moved, and the delivery status of their messages now."""
-        async for fate in self._fates(lambda cursor: calls.redriven(queue, audit, cursor, FATES_PAGE)):
-            yield fate
+        async for outcome in self._outcomes(lambda cursor: calls.redriven(queue, audit, cursor, OUTCOMES_PAGE)):
+            yield outcome
 
-    async def undo_redrive(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
+    async def undo_redrive(self, queue: str, audit: str) -> AsyncGenerator[wire.RedriveOutcome, None]:
         """Undo an audited redrive: messages that nobody has consumed become dead letters again. Returns what became of
         each."""
-        async for fate in self._fates(lambda cursor: calls.undo_redrive(queue, audit, cursor, FATES_PAGE)):
-            yield fate
+        async for outcome in self._outcomes(lambda cursor: calls.undo_redrive(queue, audit, cursor, OUTCOMES_PAGE)):
+            yield outcome
 
-    async def _fates(
-        self, page_at: Callable[[str], calls.Call[wire.LetterFates]]
-    ) -> AsyncGenerator[wire.LetterFate, None]:
+    async def _outcomes(
+        self, page_at: Callable[[str], calls.Call[wire.RedriveOutcomes]]
+    ) -> AsyncGenerator[wire.RedriveOutcome, None]:
         cursor = ""
         while True:
             page = await self.call(page_at(cursor))
-            for fate in page.letters:
-                yield fate
+            for outcome in page.dead_letters:
+                yield outcome
             cursor = page.cursor
             if not cursor:
                 return

@@ -27,6 +27,7 @@ from holdfast.client.drafts import Properties
 from holdfast.client.messages import Message, Received, Reply
 from holdfast.client.portal import Portal
 from holdfast.client.retries import Retries
+from holdfast.client.schedules import SyncSchedules
 from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant
 from holdfast.client.tls import Tls
@@ -245,6 +246,7 @@ class SyncClient:
             name=name,
             transport=transport,
         )
+        self.schedules = SyncSchedules(self._client.schedules, self._portal)
         self._portal.open()
 
     @property
@@ -610,7 +612,7 @@ class SyncClient:
     def retry_dead(
         self,
         queue: str,
-        letter: str,
+        dead_letter: str,
         *,
         to: str = "",
         group: str = "",
@@ -618,7 +620,7 @@ class SyncClient:
     ) -> wire.Retried:
         """Redrive one dead letter, to its source queue or to another queue. In its source queue it goes to the group in
         which it died, or to `group`, or to all."""
-        return self._portal.run(self._client.retry_dead(queue, letter, to=to, group=group, all_groups=all_groups))
+        return self._portal.run(self._client.retry_dead(queue, dead_letter, to=to, group=group, all_groups=all_groups))
 
     def redrive(
         self,
@@ -674,14 +676,14 @@ class SyncClient:
         self,
         queue: str,
         audit: str,
-        letters: Mapping[str, bytes | None],
+        dead_letters: Mapping[str, bytes | None],
         *,
         to: str = "",
         note: str = "",
-    ) -> list[wire.LetterFate]:
+    ) -> list[wire.RedriveOutcome]:
         """Redrive up to 1,000 dead letters under an audit id; each is moved once, however often the call is repeated. A
         payload that is not None replaces that of the dead letter."""
-        return self._portal.run(self._client.audited_redrive(queue, audit, letters, to=to, note=note))
+        return self._portal.run(self._client.audited_redrive(queue, audit, dead_letters, to=to, note=note))
 
     def redrive_audits(
         self,
@@ -702,7 +704,7 @@ class SyncClient:
         self,
         queue: str,
         audit: str,
-    ) -> Iterator[wire.LetterFate]:
+    ) -> Iterator[wire.RedriveOutcome]:
         """The dead letters that an audited redrive moved, and the delivery status of their messages now."""
         return self._portal.iterate(self._client.redriven(queue, audit))
 
@@ -710,7 +712,7 @@ class SyncClient:
         self,
         queue: str,
         audit: str,
-    ) -> Iterator[wire.LetterFate]:
+    ) -> Iterator[wire.RedriveOutcome]:
         """Undo an audited redrive: messages that nobody has consumed become dead letters again. Returns what became of
         each."""
         return self._portal.iterate(self._client.undo_redrive(queue, audit))

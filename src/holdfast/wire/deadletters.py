@@ -85,7 +85,7 @@ class Retried(msgspec.Struct, frozen=True):
     id: str
 
 
-class AuditedLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class AuditedDeadLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A dead letter to redrive, by its id."""
 
     id: str
@@ -96,18 +96,18 @@ class AuditedLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class AuditedMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Dead letters to redrive under an audit id. `to` and `note` are the same in every request of one id."""
 
-    letters: list[AuditedLetter]
+    dead_letters: list[AuditedDeadLetter]
     to: str = ""
     """The queue to redrive them to. Empty: each to its source queue."""
     note: str = ""
     """Why, and how they were selected: for the audit."""
 
 
-class LetterFate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RedriveOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of a dead letter, or the status of the message that was made of it."""
 
-    letter: str
-    fate: Literal["moved", "repeated", "leased", "gone", "refused", "undone", "waiting", "partly", "dead"]
+    dead_letter: str
+    outcome: Literal["moved", "repeated", "leased", "gone", "refused", "undone", "waiting", "partly", "dead"]
     """In a redrive: `moved`; `repeated`: moved before, under this id; `leased` by a consumer of the dead queue; `gone`
     from it; `refused` by its destination; `undone`. In an audit or undo: the message is `waiting`, `leased`, `partly`
     done (in some groups), `dead` (its dead letter waits), `gone` (done, or deleted), or a dead letter again
@@ -144,10 +144,10 @@ class RedriveAudits(msgspec.Struct, frozen=True):
     audits: list[RedriveAudit]
 
 
-class LetterFates(msgspec.Struct, frozen=True):
+class RedriveOutcomes(msgspec.Struct, frozen=True):
     """Dead letters of a redrive. Continue with `cursor`; empty: there are no more."""
 
-    letters: list[LetterFate]
+    dead_letters: list[RedriveOutcome]
     cursor: str = ""
 
 

@@ -116,7 +116,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.base64 if isinstance(self.base64, bytes) else b""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The delivery status of a message in one group."""
 
     group: str
@@ -156,7 +156,7 @@ class History(msgspec.Struct, frozen=True):
 class MessageView(Message, kw_only=True, omit_defaults=True):
     """A message and its delivery status in each group."""
 
-    standings: list[Standing] = []
+    deliveries: list[DeliveryStatus] = []
     history: list[HistoryStep] = []
     """Only if it was requested."""
 

@@ -13,40 +13,55 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What happens after a failure."""
 
     max_retries: int = 10
+    """Failures after which a message is dead."""
     initial_backoff: Duration = "5s"
+    """How long after the first failure a message is delivered again."""
     max_backoff: Duration = "5m"
+    """The longest backoff between two attempts."""
     multiplier: float = 2.0
+    """The factor by which each backoff is longer than the one before."""
     jitter: float = 0.0
+    """The random part of a backoff, from 0 to 1, so that many messages do not come again at the same moment."""
     total_timeout: Duration = "3h"
-    """`0s`: no limit."""
+    """A message is dead at the first failure after this time. `0s`: no limit."""
 
 
 class DeadLetterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to messages that can no longer be delivered."""
 
     enabled: bool = True
+    """Whether dead messages are moved to a dead queue. Otherwise they are dropped."""
     queue: str = ""
-    """Empty: `dlq/<name>`, which is created with the first dead letter."""
+    """The dead queue. Empty: `dlq/<name>`, which is created with the first dead letter."""
     alert_webhook: str = ""
+    """A URL that is called for each dead letter."""
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a queue. In requests every field is optional; others keep their value or default."""
 
     partitions: int = 10
+    """How many parts the queue has, which consumers share. The number can grow later, not shrink."""
     ordering: Literal["none", "partition", "strict"] = "partition"
+    """`partition`: messages of each key are delivered one after another; `strict`: all messages are; `none`: no order
+    is kept."""
     max_message_size: Size = 1 << 20
+    """The largest payload that the queue takes."""
     max_depth: int = 100_000
-    """`0`: no limit."""
+    """How many messages it holds; more are refused. `0`: no limit."""
     message_ttl: Duration = "7d"
-    """`0s`: messages never expire."""
+    """How long a message may wait. `0s`: messages never expire."""
     delivery_timeout: Duration = "30s"
     """How long a lease lasts, unless the consumer gives another time."""
     batch_size: int = 1
+    """Deliveries that are pushed together."""
     dedup_window: Duration = "5m"
     """How long a producer's `message_id` is remembered. `0s`: not at all."""
     journal: Literal["payload", "metadata", "off"] = "payload"
+    """What the journal keeps of messages: everything, everything but payloads, or nothing."""
     durability: Literal["fsync", "buffered"] = "fsync"
+    """`fsync`: a message is on disk before its producer gets the receipt; `buffered`: the last second may be lost when
+    the machine fails."""
     topics: list[str] = []
     """MQTT topic filters whose messages this queue captures too."""
     paused: bool = False
