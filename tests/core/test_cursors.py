@@ -12,7 +12,6 @@ from holdfast.core.effects import DeleteRun
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table
 from holdfast.engine.messages import delete_message
-from holdfast.store.overlay import fetch
 from tests.core.bench import NAME, Bench
 
 EVERYTHING = b"\xff" * 32
@@ -122,7 +121,7 @@ def test_neighbours_go_by_one_deletion() -> None:
     bench.enqueue(*["x"] * 100, key="k")
     reply = bench.shard.step(CursorCommit("log", 90), bench.now)
     while reply.reads:
-        bench.shard.supply(reply.reads, fetch(bench.engine.store, reply.reads))
+        bench.shard.supply(reply.reads, bench.engine.store.read(reply.reads))
         reply = bench.shard.step(CursorCommit("log", 90), bench.now)
     assert [(table, type(value)) for table, _, value in reply.ops] == [
         (Table.READY, DeleteRun),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import memory as memory_module
-from holdfast.core.commands import Verb
+from holdfast.core.commands import Draft, Verb
 from holdfast.core.deliveries import STALE_MAX
 from holdfast.core.memory import EndedLeases, Masks, SharedBound
 from holdfast.engine import wake_ups
@@ -19,9 +19,11 @@ from tests.engine.rig import TASKS, Rig
 SECOND = 1_000_000
 
 
-def rig(remembered_settlements: int = 250_000, settled_cache: int = 250_000) -> Rig:
+def rig(remembered_settlements: int = 250_000, settled_cache: int = 250_000, window_places: int = 500_000) -> Rig:
     disk = MemoryDisk()
-    limits = Limits(remembered_settlements=remembered_settlements, settled_cache=settled_cache)
+    limits = Limits(
+        remembered_settlements=remembered_settlements, settled_cache=settled_cache, window_places=window_places
+    )
     return Rig(lambda: MemoryStore(disk), limits)
 
 
@@ -109,6 +111,68 @@ def test_who_has_settled_messages_is_cached_for_the_node() -> None:
         name = ("default", f"q{number}")
         cell.consume(10, group="h", name=name)
         assert cell.live(name) == []
+
+
+def shown(cell: Rig) -> int:
+    """Messages in all windows."""
+    return sum(
+        len(group.places)
+        for queue in cell.engine.queues.values()
+        for shard in queue.shards
+        for group in shard.groups.values()
+    )
+
+
+def test_windows_are_bounded_for_the_node_and_what_they_lost_is_read_again_in_order() -> None:
+    cell = rig(window_places=100)
+    names = [("default", f"q{number}") for number in range(6)]
+    for name in names:
+        cell.create_queue(name, partitions=1)
+        cell.create_group("g", name)
+        cell.enqueue(*[b"%03d" % number for number in range(90)], name=name)
+        assert shown(cell) <= cell.engine.memory.places.size <= 100
+    found: dict[str, list[bytes]] = {name[1]: [] for name in names}
+    for _ in range(30):
+        for name in names:
+            leased = cell.lease(3, name=name)
+            found[name[1]] += [one.message.payload for one in leased]
+            cell.settle(leased, name=name)
+            cell.enqueue(b"new", name=name)
+            assert shown(cell) <= cell.engine.memory.places.size <= 100
+    assert found == {name[1]: [b"%03d" % number for number in range(90)] for name in names}
+
+
+def test_a_group_that_loses_the_end_of_its_windows_follows_no_more_until_it_has_read_it() -> None:
+    cell = rig(window_places=100)
+    cell.create_queue(partitions=1)
+    cell.create_group("g")
+    cell.enqueue(b"first")
+    cell.consume(1)
+    [shard] = cell.queue().shards
+    group = shard.groups["g"]
+    cell.enqueue(*[b"m"] * 60, Draft(b"urgent", priority=1))
+    assert (len(group.places), group.follows) == (61, True)
+    assert (group.places.trim(40), group.follows) == (21, True), "the window of urgent ones is still complete"
+    assert (group.places.trim(0), group.follows) == (40, False)
+    cell.enqueue(b"last")
+    assert len(group.places) == 0
+    assert [one.message.payload for one in cell.lease(100)] == [b"urgent", *[b"m"] * 60, b"last"]
+
+
+def test_windows_of_what_is_deleted_count_no_more() -> None:
+    cell = rig()
+    cell.create_queue(partitions=2)
+    for group in ("g", "h"):
+        cell.create_group(group)
+        cell.enqueue(b"m")
+        cell.consume(9, group=group)
+    cell.enqueue(*[b"m"] * 10)
+    before = cell.engine.memory.places.size
+    cell.run(delete_group(cell.engine, TASKS, "g", cell.clock))
+    assert cell.engine.memory.places.size <= before - 10
+    cell.run(delete_queue(cell.engine, TASKS, cell.clock))
+    cell.engine.memory.places.enforce()
+    assert cell.engine.memory.places.size == 0
 
 
 def test_masks_of_many_groups_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:

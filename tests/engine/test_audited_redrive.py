@@ -451,8 +451,8 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(
 
 def test_what_is_undone_is_enqueued_as_it_was_edited(memory: Rig) -> None:
     memory.create_queue()
-    [letter] = dead_letter(memory, 1)
-    redrive(memory, "a", [letter])
+    [moved] = dead_letter(memory, 1)
+    redrive(memory, "a", [moved])
     [message] = memory.live()
     edit_message(memory.engine, TASKS, message.id, 7, None, memory.now)
     memory.engine.write()

@@ -127,6 +127,22 @@ def test_open_transactions_and_what_they_hold_are_counted() -> None:
     staged("other", "1", b"1234567890")
 
 
+def test_one_principal_does_not_hold_all_transactions_of_its_namespace() -> None:
+    one = rig(open_transactions=4, staged_bytes=10)
+    one.engine.limits.quotas.principal_percent = 50
+
+    def staged(identity: str, transaction: str, payload: bytes, chunk: int = 0) -> object:
+        name = TransactionName("acme", transaction, identity)
+        return one.engine.transactions.stage(name, [("a", [Draft(payload)])], "", "", chunk, one.now)
+
+    staged("token:a", "1", b"12")
+    staged("token:a", "2", b"123")
+    error = refused("open_transactions", lambda: staged("token:a", "3", b""))
+    assert "Principal 'token:a' in namespace 'acme'" in str(error)
+    refused("staged_bytes", lambda: staged("token:a", "2", b"1", 1))
+    staged("token:b", "3", b"12345")
+
+
 def test_a_namespace_may_have_fewer_transactions_remembered_than_others() -> None:
     one = rig(remembered_transactions=2)
     for number in range(5):
@@ -164,6 +180,15 @@ def test_without_a_limit_everything_can_be_held() -> None:
     quotas = Quotas()
     quotas.acquire(Quota.CONNECTIONS, "acme", "user:alice")
     assert quotas.limit("acme", Quota.CONNECTIONS) == 0
+
+
+def test_without_credentials_only_a_limit_that_was_set_holds_and_nobody_has_a_share() -> None:
+    quotas = Quotas({Quota.CONNECTIONS: 1}, principal_percent=50)
+    for _ in range(3):
+        quotas.acquire(Quota.CONNECTIONS, "default", "")
+    quotas.set_own("default", {Quota.CONNECTIONS: 4})
+    quotas.acquire(Quota.CONNECTIONS, "default", "")
+    refused("connections", lambda: quotas.acquire(Quota.CONNECTIONS, "default", ""))
 
 
 def test_own_limits_replace_defaults_until_they_are_dropped() -> None:

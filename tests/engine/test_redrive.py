@@ -59,11 +59,14 @@ def test_dead_letters_stay_that_would_go_where_the_caller_may_not_send(memory: R
     memory.enqueue(b"one")
     memory.consume(1, Verb.REJECT)
     by_hand = memory.enqueue(b"by hand", name=DEAD).ids[0]
-    letter = memory.live(DEAD)[0].id
+    dead_letter = memory.live(DEAD)[0].id
     [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, dry_run=True, require=require))
-    assert {one: type(error) for one, error in done.refused.items()} == {letter: Forbidden}
+    assert {one: type(error) for one, error in done.refused.items()} == {dead_letter: Forbidden}
     [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, require=require))
-    assert {one: type(error) for one, error in done.refused.items()} == {letter: Forbidden, by_hand: InvalidArgument}
+    assert {one: type(error) for one, error in done.refused.items()} == {
+        dead_letter: Forbidden,
+        by_hand: InvalidArgument,
+    }
     assert (memory.live(), len(memory.live(DEAD))) == ([], 2)
     [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, discard=True, require=require))
     assert len(done.moved) == 2

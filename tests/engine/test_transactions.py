@@ -177,3 +177,19 @@ def test_what_was_published_before_there_were_owners_is_forgotten_in_time(memory
     assert publish(memory, MINE) == (0, False)
     memory.now += 5
     assert remembered(memory) == []
+
+
+def test_transactions_that_expire_together_are_aborted_some_in_each_tick(
+    memory: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "EXPIRE_CHUNK", 3)
+    memory.create_queue()
+    opened = memory.engine.transactions
+    for number in range(5):
+        opened.stage(TransactionName("default", str(number)), [(TASKS[1], [Draft(b"x")])], "", "", 0, memory.now)
+    memory.engine.write()
+    later = memory.now + opened.limits.timeout
+    memory.engine.tick(later)
+    assert (len(opened.live), opened.wake_at() <= later) == (2, True)
+    memory.engine.tick(later)
+    assert (len(opened.live), opened.wake_at() <= later) == (0, False)

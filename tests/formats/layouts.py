@@ -39,6 +39,7 @@ from holdfast.core.transactions import TransactionName
 from holdfast.engine.cell_record import CELL_KEY, CellRecord
 from holdfast.engine.engine import Engine
 from holdfast.engine.queues import purge_queue
+from holdfast.engine.schedules import records as schedules
 from holdfast.mqtt.codec import Properties
 from holdfast.mqtt.sessions import messages as mqtt_messages
 from holdfast.mqtt.sessions import records as mqtt_records
@@ -66,6 +67,9 @@ PACKED: tuple[type[msgspec.Struct], ...] = (
     transactions.StagedPart,
     audits.Audit,
     audits.Audited,
+    schedules.Schedule,
+    schedules.ScheduleState,
+    schedules.Run,
     mqtt_records.SessionRecord,
     mqtt_records.SubscriptionRecord,
     mqtt_records.OutgoingRecord,
@@ -141,6 +145,10 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.ENDS, transactions.end_key(END, 1), transactions.done_key(TransactionName("space", "id"))
     yield Table.AUDITS, audits.audit_key("space", "dlq/queue", "id"), None
     yield Table.AUDITED, audits.audited_key(1, ID), packed(audits.Audited(1, 2, "queue", 3, (("a", "b"),), b"payload"))
+    yield Table.SCHEDULES, schedules.schedule_key("space", "nightly"), None
+    yield Table.SCHEDULE_STATES, schedules.schedule_key("space", "nightly"), None
+    run = schedules.Run(1, DUE, NOW, schedules.Outcome.REFUSED, ID, "error")
+    yield Table.SCHEDULE_RUNS, schedules.run_key("space", "nightly", 101), schedules.write_run(run)
     will = mqtt_records.WillRecord("topic", b"payload", 1, True, b"block")
     session = mqtt_records.SessionRecord(5, 60, NOW, DUE, will, "owner")
     yield Table.MQTT_SESSIONS, b"space\0client", mqtt_records.write(session)

@@ -147,8 +147,8 @@ def _audits(store: Store) -> Iterator[str]:
         audit = read_audit(value)
         yield f"audit {audit.id} of {audit.dead_queue}: by {audit.by}, {audit.note!r}, {audit.moved} moved"
     for _, value in store.scan(Table.AUDITED, b"", ALL, 1_000):
-        letter = read_audited(value)
-        yield f"  letter {letter.dead_letter}: {letter.message} in {letter.queue}, had {letter.payload!r}"
+        entry = read_audited(value)
+        yield f"  letter {entry.dead_letter}: {entry.message} in {entry.queue}, had {entry.payload!r}"
 
 
 def _describe(message: Message) -> str:

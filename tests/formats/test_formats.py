@@ -16,7 +16,9 @@ import pytest
 
 from holdfast.core.codecs import read_shard_head
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
+from holdfast.core.journal import EntryKind, decoded, read_block
 from holdfast.core.records import Extra, ShardHead, Table, WorkflowState
+from holdfast.core.states import JournalEvent, Reason
 from holdfast.core.transactions import COUNTS, TransactionName, read_count, read_transaction
 from holdfast.engine import audited_redrive
 from holdfast.engine.browse import browse_messages
@@ -30,7 +32,7 @@ from holdfast.units import DAY
 from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, dump, write
 
 HERE = Path(__file__).parent
-NEWEST = "v2"
+NEWEST = "v4"
 OLD = sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz"))
 
 
@@ -64,7 +66,7 @@ def payloads(leased: list[Leased]) -> list[str]:
 
 
 def test_there_is_a_directory_of_every_format() -> None:
-    assert {"v1", "v1-short", "v1-leases", "v1-transactions", "v1-audits", NEWEST} <= set(OLD)
+    assert {"v1", "v1-short", "v1-leases", "v1-transactions", "v1-audits", "v2", "v3", NEWEST} <= set(OLD)
 
 
 def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, engine: Engine) -> None:
@@ -135,19 +137,33 @@ def test_its_messages_expire(engine: Engine) -> None:
 
 
 def test_its_dead_letters_can_be_had(engine: Engine) -> None:
-    (letter,) = engine.lease(("default", "dlq/tasks"), "g", 9, -1, "", "", START)
-    origin = letter.message.extra.origin
+    (dead_letter,) = engine.lease(("default", "dlq/tasks"), "g", 9, -1, "", "", START)
+    origin = dead_letter.message.extra.origin
     assert origin is not None
     assert (origin.source_queue, origin.source_group, origin.reason) == ("tasks", "work", "rejected")
 
 
 def test_ids_and_the_journal_go_on(store: RocksStore, engine: Engine) -> None:
+    reserved = engine.record.ids_reserved
+    engine.write()  # the groups of before format 4 are journalled when they are opened
     before = CellRecord(*msgspec.structs.astuple(engine.record))
     (new,) = engine.enqueue(TASKS, [Draft(b"new")], "http", START).ids
     engine.write()
-    assert new > before.ids_reserved
+    assert new > reserved
     assert engine.record.next_lsn == before.next_lsn + 1
     assert store.get(Table.META, CELL_KEY) is not None
+
+
+def test_its_groups_are_journalled_once(name: str, store: RocksStore, engine: Engine) -> None:
+    engine.write()
+    again = Engine(store, cell=1)
+    again.open(START)
+    assert not again.pending
+    blocks = [read_block(value) for _, value in store.scan(Table.JOURNAL, b"", ALL, 1_000)]
+    entries = [entry for block in blocks for entry in decoded(block)]
+    created = [entry for entry in entries if entry[0] == EntryKind.ONE and entry[3] == JournalEvent.GROUP_CREATED]
+    assert {entry[2] for entry in created} >= {"work", "audit", "log"}
+    assert {entry[6] for entry in created} == ({""} if name == NEWEST else {Reason.RECORDED})
 
 
 def opened_newest(tmp_path: Path) -> tuple[RocksStore, Engine]:
@@ -168,8 +184,8 @@ def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
     assert (record.published, decided) == (2, True)
     found = engine.lease(ORDERS, "work", 9, -1, "", "http", START)
     assert payloads(found) == ["published, two"]  # the others have the same key
-    (letter,) = engine.lease(("default", "dlq/orders"), "g", 9, -1, "", "", START)
-    assert letter.message.extra.state == WorkflowState(1, b"reject")
+    (dead_letter,) = engine.lease(("default", "dlq/orders"), "g", 9, -1, "", "", START)
+    assert dead_letter.message.extra.state == WorkflowState(1, b"reject")
     again = GetStates("work", [(found[0].message.id, found[0].token)])
     assert engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], again, START) == [
         WorkflowState(1, b"nack")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.core.queue import GroupKind
+from holdfast.engine.stats import queue_stats
 from holdfast.errors import LakeBusy, LakeNotFound, SegmentUnusable, TablesDamaged
 from holdfast.pipeline.build.build import Build, Built
 from holdfast.pipeline.build.messages import messages
-from holdfast.pipeline.build.queue_minutes import queue_minutes
+from holdfast.pipeline.build.queue_minutes import every_minute, queue_minutes
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.maintenance import compact, retain, sweep
 from holdfast.pipeline.lake.tables import ENDS
@@ -25,12 +29,17 @@ STEPS = (
     "events written",
     "events committed",
     "messages written",
+    "groups written",
+    "groups committed",
     "queue_minutes written",
     "queue_minutes committed",
     "dead_letters written",
     "dead_letters committed",
     "messages committed",
 )
+
+
+COUNTED = ("enqueued", "received", "leased", "acked", "failed", "dead", "purged", "released")
 
 
 class Killed(Exception):
@@ -75,30 +84,34 @@ def check(lake: Lake, events: list[Row]) -> None:
 def check_minutes(minutes: list[Row], events: list[Row], model: Model) -> None:
     fact_counts: Counter[Any] = Counter()
     for row in minutes:
-        for name in ("enqueued", "leased", "acked", "failed", "dead", "purged", "released"):
+        for name in COUNTED:
             fact_counts[row["queue"], row["group"], row["minute"], name] += row[name]
     happened = Counter(
         (event["queue"], event["group"], event["at"].replace(second=0, microsecond=0), event["event"])
-        for event in events
+        for event in [*events, *model.following]
+        if event["group"] is not None or event["event"] != "received"
     )
     assert {key: count for key, count in fact_counts.items() if count} == {
-        key: count
-        for key, count in happened.items()
-        if key[3] in {"enqueued", "leased", "acked", "failed", "dead", "purged", "released"}
+        key: count for key, count in happened.items() if key[3] in COUNTED
     }
     assert len({(row["queue"], row["group"], row["minute"]) for row in minutes}) == len(minutes)
     waits = sum(count for row in minutes for _, count in row["waits"])
     assert waits == sum(row["wait_ms"] is not None for row in model.rows().values())
-    for queue in {row["queue"] for row in minutes}:
-        own = sorted(
-            (row for row in minutes if row["queue"] == queue and row["group"] is None), key=lambda row: row["minute"]
-        )
-        by_message: dict[int, list[Row]] = {}
-        for (message, _), row in model.rows().items():
-            if row["queue"] == queue:
-                by_message.setdefault(message, []).append(row)
-        live = sum(any(row["outcome"] is None for row in found) for found in by_message.values())
-        assert own[-1]["depth"] == live, queue
+    assert last_depths(minutes) == depths(model.live())
+
+
+def depths(live: set[tuple[str, str | None, int]]) -> dict[tuple[str, str | None], int]:
+    """How many messages each queue, and each of its groups, has not ended."""
+    found: Counter[tuple[str, str | None]] = Counter()
+    found.update((queue, None) for queue, _ in {(queue, message) for queue, _, message in live})
+    found.update((queue, group) for queue, group, _ in live if group is not None)
+    return dict(found)
+
+
+def last_depths(minutes: list[Row]) -> dict[tuple[str, str | None], int]:
+    """The depths in the last minute of each queue and group, without those that are empty."""
+    last = {(row["queue"], row["group"]): row["depth"] for row in sorted(minutes, key=lambda row: row["minute"])}
+    return {key: depth for key, depth in last.items() if depth}
 
 
 def check_functions(lake: Lake, spark: SparkSession) -> None:
@@ -171,32 +184,58 @@ def test_small_batches_compaction_and_retention_change_nothing_that_is_young(
     with lake.lock():
         retain(lake, spark, Stages(), before=events[-1]["at"].replace(year=2030))
     left = rows(lake, "messages")
-    assert {row["outcome"] for row in left} == {None}
+    live = {row["message_id"] for row in left if row["outcome"] is None}
+    assert {row["message_id"] for row in left} == live, "a message that is live in one group stays with all its rows"
     on_disk = len(list(lake.tables_dir.rglob("*.parquet")))
     gone = sweep(lake, Stages(), 0)
     assert gone > 0
     assert len(list(lake.tables_dir.rglob("*.parquet"))) == on_disk - gone
     assert len(rows(lake, "messages")) == len(left), "what the table needs is still there"
-    assert len(left) == sum(event["outcome"] is None for event in _model(events).rows().values())
     assert rows(lake, "events") == []
     # And the next batch goes on from there.
     traffic.go(20)
     traffic.export()
     build(lake, spark)
-    depth = {
-        row["queue"]: row["depth"]
-        for row in sorted(rows(lake, "queue_minutes"), key=lambda r: r["minute"])
-        if not row["group"]
-    }
-    live = Counter(row["queue"] for row in rows(lake, "messages") if row["outcome"] is None)
-    assert depth["dlq/tasks"] == live["dlq/tasks"]
+    check_live(lake, spark, traffic)
 
 
-def _model(events: list[Row]) -> Model:
-    model = Model()
-    for event in events:
-        model.take(event)
-    return model
+def check_live(lake: Lake, spark: SparkSession, traffic: Traffic) -> None:
+    """What is live in the tables, and every depth, is what the broker has."""
+    found = rows(lake, "messages")
+    assert {(row["queue"], row["group"], row["message_id"]) for row in found if not row["outcome"]} == traffic.live()
+    assert last_depths(rows(lake, "queue_minutes")) == depths(traffic.live())
+    stats = queue_depths(traffic)
+    assert {key: depth for key, depth in depths(traffic.live()).items() if key in stats} == stats
+    filled = every_minute(lake.queue_minutes.read(spark)).toArrow().to_pylist()
+    assert last_depths(filled) == depths(traffic.live())
+    minutes = sorted(row["minute"] for row in filled if (row["queue"], row["group"]) == ("tasks", None))
+    steps = {later - earlier for earlier, later in pairwise(minutes)}
+    assert steps <= {timedelta(minutes=1)}, "minutes in which nothing happened have a row too"
+
+
+def queue_depths(traffic: Traffic) -> dict[tuple[str, str | None], int]:
+    """The statistics of the broker: of queues and of groups that lease, without those that are empty."""
+    found: dict[tuple[str, str | None], int] = {}
+    for name in traffic.engine.queues:
+        stats = queue_stats(traffic.engine, name, traffic.now)
+        found[name[1], None] = stats.depth
+        for group in stats.groups:
+            if group.kind is GroupKind.LEASE:
+                found[name[1], group.name] = group.ready + group.scheduled + group.leased
+    return {key: depth for key, depth in found.items() if depth}
+
+
+def test_every_depth_is_the_brokers_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
+    """With groups that stall, come late, are deleted, read as a log, and get messages of their own."""
+    traffic = Traffic(tmp_path, 21, delays=False)
+    lake = Lake(traffic.lake)
+    for _ in range(4):
+        traffic.go(45)
+        traffic.export(rows=100)
+        build(lake, spark, batch_rows=200)
+        check_live(lake, spark, traffic)
+    assert {row["kind"] for row in rows(lake, "groups")} == {"lease", "cursor"}
+    assert any(row["deleted_lsn"] for row in rows(lake, "groups"))
 
 
 def test_a_segment_that_is_not_as_it_was_written_is_not_taken(spark: SparkSession, tmp_path: Path) -> None:

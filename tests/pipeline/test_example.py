@@ -20,7 +20,7 @@ def test_a_day_of_traffic_is_built_reported_and_proved(
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(tmp_path)])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     lines = [line for line in capsys.readouterr().out.splitlines() if "[info" not in line]
-    assert lines[0] == "a day: 22,451 events"
+    assert lines[0] == "a day: 22,457 events"
     assert lines[1] == "built: 7,263 messages, 105 dead letters"
     assert lines[-2] == "redrive repair-1: 42 of 42 redriven, repaired and done"
     assert lines[-1] == "nothing was lost"

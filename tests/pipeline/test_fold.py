@@ -11,9 +11,11 @@ import pytest
 
 from holdfast.journal.segment import COLUMNS
 from holdfast.pipeline.build.fold import NARROW, SCHEMA, fold
-from holdfast.pipeline.build.fold_task import CODED
-from holdfast.pipeline.lake.arrow import MESSAGES_SCHEMA
+from holdfast.pipeline.build.fold_task import CODED, with_received
+from holdfast.pipeline.build.recipients import received, with_changes
+from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import MESSAGES
+from tests.broker.export.lake import NODE
 from tests.pipeline.model import Key, Model, Row
 from tests.pipeline.traffic import Traffic
 
@@ -21,7 +23,13 @@ INPUT = pa.schema([COLUMNS.field(name).with_nullable(True) for name in NARROW])
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def folded(events: list[Row], old: list[Row], code: list[str] | None = None) -> dict[Key, Row]:
+def folded(
+    events: list[Row],
+    old: list[Row],
+    code: list[str] | None = None,
+    groups: list[Row] | None = None,
+    since: int = 0,
+) -> dict[Key, Row]:
     """`fold` on rows; `code`: the columns of text that come as numbers, as they do from pieces."""
     table = pa.Table.from_pylist(events, INPUT)
     before = pa.Table.from_pylist([{name: row[name] for name in MESSAGES.names} for row in old], MESSAGES_SCHEMA)
@@ -31,6 +39,8 @@ def folded(events: list[Row], old: list[Row], code: list[str] | None = None) -> 
         table = table.select(
             [name for name in table.column_names if name == "event" or table[name].null_count < len(table)]
         )
+    roster = pa.Table.from_pylist(groups or [], GROUPS_SCHEMA)
+    table = with_received(table, received(table, before, roster, {NODE: since}))
     rows = fold(table, before).cast(SCHEMA).to_pylist()
     return {(row["message_id"], row["group"]): row for row in rows}
 
@@ -54,22 +64,31 @@ def test_any_cut_into_batches_gives_what_the_model_says(seed: int, tmp_path: Pat
     cuts = sorted(random.sample(range(len(events)), 5))
     model = Model()
     rows: dict[Key, Row] = {}
+    groups: list[Row] = []
     for first, last in zip([0, *cuts], [*cuts, len(events)], strict=True):
         batch = events[first:last]
         for event in batch:
             model.take(event)
-        ids = {event["message_id"] for event in batch}
-        affected = [row for key, row in rows.items() if key[0] in ids or random.random() < 0.3]
+        changes = [event for event in batch if not event["message_id"]]
+        groups = with_changes(groups, changes)
+        queues = {change["queue"] for change in changes}
+        ids = {event["message_id"] for event in batch} | {
+            row["message_id"] for row in rows.values() if row["queue"] in queues
+        }
+        ids |= {message for message, _ in rows if random.random() < 0.3}
+        affected = [row for key, row in rows.items() if key[0] in ids]
         for row in affected:
             del rows[row["message_id"], row["group"]]
-        rows |= folded(batch, affected, CODED if seed % 2 else None)
+        batch = [event for event in batch if event["message_id"]]
+        rows |= folded(batch, affected, CODED if seed % 2 else None, groups, first)
         assert public(rows) == public(model.rows())
+    assert model.live() == traffic.live()
 
 
 def test_rows_that_were_only_in_the_same_file_are_left_as_they_are(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path, 99)
     traffic.go(80)
-    rows = folded(traffic.export(), [])
+    rows = folded([event for event in traffic.export() if event["message_id"]], [])
     again = folded([], list(rows.values()))
     assert public(again) == public(rows)
     assert not any(row["in_batch"] for row in again.values())

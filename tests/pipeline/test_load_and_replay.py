@@ -113,14 +113,14 @@ def test_a_file_is_loaded_once_and_its_messages_are_replayed(scene: Scene, tmp_p
     replayed = {message.id: message.origin for message in scene.waiting("again")}
     [one] = scene.client.receive("again", limit=1)
     one.reject(error="no")
-    [letter] = scene.client.dead_letters("again")
-    back = scene.client.retry_dead("again", letter.id)
+    [dead_letter] = scene.client.dead_letters("again")
+    back = scene.client.retry_dead("again", dead_letter.id)
     scene.build()
     life = json.loads(scene.ask("history", back.id, "-o", "json", "--quiet").stdout)
     origin = replayed[one.id]
     assert origin is not None
     chain = {str(row["message_id"]) for row in life["chain"]}
-    assert {origin.source_id, one.id, letter.id, back.id} <= chain
+    assert {origin.source_id, one.id, dead_letter.id, back.id} <= chain
     for words in (
         ["--queue", "in", "--where", "no_such = 1"],
         ["--queue", "in", "--rate", "fast"],

@@ -109,12 +109,12 @@ def test_triage_puts_deaths_together_that_differ_only_in_details(built: Built) -
 
 
 def test_history_follows_a_message_into_the_dead_queue(built: Built) -> None:
-    letter = next(event for event in built.events if event["event"] == "enqueued" and event["source_id"])
-    source = letter["source_id"]
+    dead_letter = next(event for event in built.events if event["event"] == "enqueued" and event["source_id"])
+    source = dead_letter["source_id"]
     relatives = {source} | {
         e["message_id"] for e in built.events if e["event"] == "enqueued" and e["source_id"] == source
     }
-    for asked in (source, letter["message_id"]):
+    for asked in (source, dead_letter["message_id"]):
         life = json.loads(ask(built, "history", str(asked), "-o", "json").stdout)
         assert {one["message_id"] for one in life["timeline"]} == relatives
         assert [one["lsn"] for one in life["timeline"]] == [

@@ -6,20 +6,26 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from holdfast.broker.snapshot_dump import take
 from holdfast.cli.main import main
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
-from holdfast.core.commands import Draft
+from holdfast.core.commands import Draft, Verb
+from holdfast.core.queue import GroupKind
 from holdfast.core.records import LAST, Table, message_key, ready_key
-from holdfast.journal.manifest import SegmentEntry, parse
-from holdfast.pipeline.jobs.reconcile import Proof, reconcile
+from holdfast.engine.groups import add_group
+from holdfast.journal.manifest import NO_ENTRY, SegmentEntry, parse, seal
+from holdfast.journal.segment import digest
+from holdfast.journal.verify import verify
+from holdfast.pipeline.jobs.reconcile import Proof, read_snapshot, reconcile
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.testing import Broker
@@ -59,6 +65,7 @@ def test_an_honest_journal_is_proved(spark: SparkSession, honest: Traffic) -> No
     assert workers.enqueued == workers.acked + workers.dead + workers.purged + workers.expired + workers.dropped + (
         workers.live + workers.before
     )
+    assert {row.unproved for row in proof.balances} == {0}
     assert workers.live > 0
     assert {(row.queue, row.group) for row in proof.balances} >= {
         ("log", "reader"),
@@ -163,6 +170,67 @@ def test_a_message_that_is_deleted_from_the_store_is_named(
     }
 
 
+def test_a_loss_for_a_group_that_has_not_begun_is_not_certified(spark: SparkSession, tmp_path: Path) -> None:
+    """It was: nothing but its first lease said what a group is for."""
+    life = Traffic(tmp_path, 1)
+    queue = life.engine.queue(TASKS, life.now)
+    add_group(life.engine, queue, "workers", GroupKind.LEASE, life.now, earliest=True)
+    add_group(life.engine, queue, "idle", GroupKind.LEASE, life.now, earliest=True)
+    ids = life.enqueue(20)
+    life.settle(Verb.ACK, 20)
+    life.export()
+    for shard in queue.shards:
+        for seq in range(1, 6):
+            life.engine.add([(Table.MESSAGES, message_key(shard.number, seq), None)])
+    life.write()
+    take(life.engine, NODE, life.now, life.lake / "snapshot")
+    proof = prove(spark, life.lake)
+    assert not proof.good
+    assert {(one.problem, one.group) for one in proof.broken} == {("lost", "idle")}
+    lost = {one.message_id for one in proof.broken}
+    assert lost < set(ids)
+    idle = next(row for row in proof.balances if row.group == "idle")
+    assert (idle.enqueued, idle.live, idle.before, idle.broken) == (20, 20 - len(lost), 0, len(lost))
+
+
+def test_a_history_that_was_written_anew_is_not_the_one_the_store_remembers(
+    spark: SparkSession, honest: Traffic, tmp_path: Path
+) -> None:
+    """Every hash is right again, and every lsn is there: only the store knows what the manifest was."""
+    lake = copy_of(honest, tmp_path)
+    manifest = next(lake.rglob("_manifest*"))
+    rewritten: list[bytes] = []
+    head = NO_ENTRY
+    for line in manifest.read_bytes().splitlines():
+        entry = parse(line)
+        segment = manifest.parent / entry.segment
+        rows = pq.ParquetFile(segment).read()
+        names = pa.array([None] * len(rows), pa.string())
+        column = rows.column_names.index("consumer")
+        pq.write_table(rows.set_column(column, rows.schema.field(column), names), segment)
+        entry = replace(entry, sha256=digest(segment), size_bytes=segment.stat().st_size, previous=head)
+        rewritten.append(msgspec.json.encode(entry))
+        head = seal(rewritten[-1])
+    manifest.write_bytes(b"\n".join([*rewritten, b""]))
+    assert verify(lake) == []
+    proof = prove(spark, lake)
+    assert proof.broken == []
+    assert [line for line in proof.chain if "the store remembers" in line] == proof.chain
+    assert not proof.good
+
+
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_entries_that_were_cut_off_are_missed(spark: SparkSession, honest: Traffic, tmp_path: Path, end: str) -> None:
+    lake = copy_of(honest, tmp_path)
+    manifest = next(lake.rglob("_manifest*"))
+    known = read_snapshot(lake / "snapshot").chain_length
+    lines = manifest.read_bytes().splitlines(keepends=True)[:known]
+    manifest.write_bytes(b"".join(lines[1:] if end == "first" else lines[:-1]))
+    proof = prove(spark, lake)
+    assert any(f"it has {known - 1} entries, the store knows of {known}" in line for line in proof.chain)
+    assert any(("gap: lsn 1 to" if end == "first" else "has removed rows") in line for line in proof.chain)
+
+
 @pytest.mark.usefixtures("spark")
 def test_a_server_that_works_is_compared_and_a_record_that_is_gone_is_named(tmp_path: Path) -> None:
     config = Config(
@@ -219,4 +287,4 @@ def test_a_server_that_works_is_compared_and_a_record_that_is_gone_is_named(tmp_
         broker._portal.run(remove())
         broken = reconcile_live(1)["broken"]
         named = {(one["problem"], one["message_id"], one["queue"]) for one in broken}  # type: ignore[attr-defined]
-        assert named == {("lost", victim, "orders"), ("missed by the group", victim, "orders")}
+        assert named == {("lost", victim, "orders")}

@@ -22,21 +22,23 @@ from holdfast.cli.main import main
 from holdfast.client import SyncClient
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
+from holdfast.errors import InvalidArgument
 from holdfast.pipeline.jobs.payload_changes import TransformError, put
 from holdfast.pipeline.jobs.payload_fields import rewritten
 from holdfast.pipeline.jobs.redrive import Redriver, choose
 from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.tables import DEAD_LETTERS
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build, rows
 from tests.waiting import PATIENCE_SECONDS
 
 TRANSFORM = """
-def cents(payload, letter):
-    assert letter["reason"] == "rejected"
+def cents(payload, dead_letter):
+    assert dead_letter["reason"] == "rejected"
     if payload.startswith(b'{"order":1,'):
         return None
-    return {"was": payload.decode(), "of": letter["source_queue"]}
+    return {"was": payload.decode(), "of": dead_letter["source_queue"]}
 """
 
 
@@ -65,7 +67,7 @@ class Scene:
         build(self.lake, self.spark)
 
     def waiting(self, queue: str) -> set[int]:
-        return {json.loads(letter.body())["order"] for letter in self.client.dead_letters(queue)}
+        return {json.loads(dead_letter.body())["order"] for dead_letter in self.client.dead_letters(queue)}
 
     def stored(self, queue: str) -> Counter[int]:
         return Counter(json.loads(message.body())["order"] for message in self.client.browse(queue))
@@ -132,7 +134,7 @@ def test_dead_letters_are_chosen_by_payload_redriven_once_and_undone(scene: Scen
     assert len(dead) == 12
     assert Counter(row["outcome"] for row in dead) == {None: 11, "purged": 1}
     assert {row["letter_id"] for row in dead if row["outcome"] is None} == {
-        int(letter.id) for letter in scene.client.dead_letters(queue)
+        int(dead_letter.id) for dead_letter in scene.client.dead_letters(queue)
     }
     more = scene.redrive("--queue", f"dlq/{queue}", "--where", where)
     assert (more["chosen"], more["moved"]) == (2, 2)
@@ -241,6 +243,21 @@ def test_fields_of_the_payload_are_found_outside_of_quotes_only() -> None:
     assert rewritten("payload.a.b > 1 AND error = 'payload.x'") == "payload_json.a.b > 1 AND error = 'payload.x'"
     assert rewritten("payload.items[0].id = 'it''s payload.y'") == "payload_json.items[0].id = 'it''s payload.y'"
     assert rewritten("length(payload) > 3") == "length(payload) > 3"
+    for quoted in ('error = "it is payload.a"', "`payload.a` = 1", 'error = "say ""payload.a"""'):
+        assert rewritten(quoted) == quoted
+
+
+@pytest.mark.parametrize(
+    "where", ["reason = 'rejected' AND", "reason = 'rejected' or_else", "reason = 'no') OR (1 = 1", "1 = 1 --) OR (2"]
+)
+def test_a_condition_is_read_whole_or_refused(spark: SparkSession, where: str) -> None:
+    """Words after a condition were taken for its name, and what came before selected."""
+    dead_letters = spark.createDataFrame([], DEAD_LETTERS.ddl)
+    if "--" in where:
+        assert choose(dead_letters, "dlq/orders", where).count() == 0  # the rest is a comment
+        return
+    with pytest.raises(InvalidArgument, match="--where cannot be understood"):
+        choose(dead_letters, "dlq/orders", where)
 
 
 def test_a_value_is_put_where_it_belongs_and_the_rest_stays_as_it_was_written() -> None:
@@ -264,14 +281,14 @@ from holdfast.pipeline.lake.job_runs import RunStore
 redrive.DEAD_LETTERS_PER_REQUEST = 3
 runs = RunStore(Path(sys.argv[2]))
 run = runs.get(sys.argv[3])
-letters = runs.chosen(run)["letter_id"].to_pylist()
+dead_letters = runs.chosen(run)["letter_id"].to_pylist()
 
 def progress(done):
     if done >= 9:
         os.kill(os.getpid(), signal.SIGKILL)
 
 with SyncClient(sys.argv[1]) as client:
-    Redriver(client, runs, run, progress).go(((letter, None) for letter in letters))
+    Redriver(client, runs, run, progress).go(((dead_letter, None) for dead_letter in dead_letters))
 """
 
 
@@ -281,7 +298,7 @@ def test_a_redrive_that_is_killed_goes_on_under_its_id_and_counts_right(tmp_path
         client.send_many("orders", [{"order": number} for number in range(20)])
         for message in client.receive("orders", limit=20):
             message.reject()
-        dead_letters = [int(letter.id) for letter in client.dead_letters("orders")]
+        dead_letters = [int(dead_letter.id) for dead_letter in client.dead_letters("orders")]
         runs = RunStore(tmp_path)
         run = JobRun(id="r", job="redrive", began_at=datetime.now(UTC), queue="dlq/orders", chosen=20)
         runs.begin(run, pa.table({"letter_id": dead_letters}))
@@ -291,7 +308,7 @@ def test_a_redrive_that_is_killed_goes_on_under_its_id_and_counts_right(tmp_path
         assert killed.returncode == -signal.SIGKILL
         assert (runs.get("r").state, runs.get("r").moved) == ("running", 0), "it could not tell any more"
         assert client.redrive_audit("dlq/orders", "r").moved == 9
-        done = Redriver(client, runs, runs.get("r")).go((letter, None) for letter in dead_letters)
+        done = Redriver(client, runs, runs.get("r")).go((dead_letter, None) for dead_letter in dead_letters)
         assert (done.moved, done.not_moved, done.state) == (20, {}, "done")
         assert Counter(json.loads(message.body())["order"] for message in client.browse("orders")) == Counter(range(20))
         assert list(client.dead_letters("orders")) == []

@@ -55,6 +55,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
 from holdfast.units import NEVER, format_duration, parse_duration
+from tests.transcripts import schedules
 from tests.transcripts.lives import Lives
 
 START = 1_772_323_200_000_000  # 2026-03-01T00:00:00Z
@@ -225,7 +226,7 @@ class Scene:
         at = f" {self.at(row.at)}" if row.at != self.now else ""
         assert row.lsn == self._next_lsn, "the journal has a gap"
         self._next_lsn += 1
-        name = self.name(row.message_id, row.queue if row.event == "enqueued" else "")
+        name = self.name(row.message_id, row.queue if row.event == "enqueued" else "") if row.message_id else "-"
         columns = {
             "group": row.group,
             "attempt": row.attempt,
@@ -241,6 +242,8 @@ class Scene:
             "correlation_id": row.correlation_id,
             "properties": row.properties,
             "payload": _display(row.payload) if row.payload is not None else None,
+            "kind": row.group_kind,
+            "after": self.names.get(row.start_after, "the last") if row.start_after else row.start_after,
         }
         details = [f"{name}={value}" for name, value in columns.items() if value is not None]
         return " ".join([f"{row.lsn}{at}", str(row.event), name, f"{row.queue}#{row.partition}", *details])
@@ -750,8 +753,14 @@ class Scene:
         removed = [(shard, seq) for _, value in blocks for shard, seqs in removable(read_block(value)) for seq in seqs]
         ops: list[Op] = [(Table.MESSAGES, message_key(shard, seq), None) for shard, seq in removed]
         ops += [(Table.JOURNAL, key, None) for key, _ in blocks]
-        self.engine.exported(last, self.engine.record.next_lsn - 1, ops)
+        self.engine.exported(last, self.engine.record.next_lsn - 1, ops, None)
         yield f"exported, {len(removed)} message records removed"
+
+    do_schedule = schedules.put
+    do_unschedule = schedules.delete
+    do_pause_schedule = schedules.pause
+    do_run = schedules.run_now
+    do_runs = schedules.runs
 
     def do_limits(self, arguments: list[str], options: Options) -> Iterator[str]:
         numbers = {name: int(value) for name, value in options.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.journal import Row
-from holdfast.core.states import ENDED, NEXT, DeliveryState, Event, JournalEvent, Reason
+from holdfast.core.states import ABOUT_GROUPS, ENDED, NEXT, DeliveryState, Event, JournalEvent, Reason
 
 DEATHS = {
     Reason.EXPIRED: Event.EXPIRE,
@@ -63,7 +63,7 @@ class Lives:
             self._apply(row, dead_letter_candidates)
 
     def _apply(self, row: Row, dead_letter_candidates: set[tuple[int, str]]) -> None:
-        if row.event is JournalEvent.DUPLICATE:
+        if row.event is JournalEvent.DUPLICATE or row.event in ABOUT_GROUPS:
             return
         key = (row.message_id, row.group or "")
         state, due = self._deliveries.get(key) or self._messages.get(row.message_id, (DeliveryState.NEW, 0))

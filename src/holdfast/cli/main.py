@@ -34,6 +34,7 @@ from holdfast.cli.commands.pipeline import pipeline
 from holdfast.cli.commands.queue import queue
 from holdfast.cli.commands.quota import quota
 from holdfast.cli.commands.receive import receive
+from holdfast.cli.commands.schedule import schedule
 from holdfast.cli.commands.send import send
 from holdfast.cli.commands.serve import serve
 from holdfast.cli.commands.settle import ack, extend, nack, reject, release
@@ -129,6 +130,7 @@ COMMANDS: tuple[click.Command, ...] = (
     extend,
     browse,
     dlq,
+    schedule,
     worker,
     top,
     bench,

@@ -5,14 +5,24 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.codecs import read_mask, read_message, read_ready, read_scheduled, write_mask, write_message
-from holdfast.core.commands import PURGE_START, AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
+from holdfast.core.commands import (
+    PURGE_START,
+    AddGroup,
+    Delete,
+    Edit,
+    Purge,
+    Purged,
+    RecordGroups,
+    RemoveGroup,
+    Withdraw,
+)
 from holdfast.core.cursors import MOVE_BYTES
 from holdfast.core.effects import DeleteUntil, Effects, Outcome
 from holdfast.core.enqueue import make_ready, place_of, schedule
-from holdfast.core.journal import EntryKind
+from holdfast.core.journal import EntryKind, group_entry
 from holdfast.core.leasing import free_key, next_of_keys, remove_from_window
-from holdfast.core.queue import PRIORITY_MAX, JournalMode
-from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, locate, unschedule
+from holdfast.core.queue import PRIORITY_MAX, GroupKind, JournalMode
+from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, locate, log, unschedule
 from holdfast.core.records import (
     FLAG_STATE,
     GONE,
@@ -31,7 +41,7 @@ from holdfast.core.records import (
     settled_key,
 )
 from holdfast.core.shard import PlaceColumns, Shard, handles, new_cursor_head, new_group_head
-from holdfast.core.states import DeliveryState, Event, journal_names
+from holdfast.core.states import DeliveryState, Event, JournalEvent, Reason, journal_names
 from holdfast.errors import InvalidArgument, MessageNotWaiting
 
 _EDITED = journal_names(Event.EDIT)
@@ -43,10 +53,12 @@ IMMEDIATELY = 1  # an instant that has passed, whatever the clock does
 
 
 @handles(AddGroup)
-def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None]) -> None:
+def add_group(shard: Shard, command: AddGroup, _now: int, effects: Outcome[None]) -> None:
     """Add a group. Adding one that exists already (again after a crash) changes nothing."""
     if command.name in shard.groups or command.name in shard.cursors:
         return
+    kind = GroupKind.CURSOR if command.cursor else GroupKind.LEASE
+    _journal_created(shard, command.name, kind, 0 if command.earliest else shard.ids.floor - 1, effects)
     if command.cursor:
         shard.add_cursor(command, new_cursor_head(shard, command.earliest))
         shard.cursors[command.name].mark_dirty()
@@ -55,6 +67,28 @@ def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None
         shard.index.regroup(shard.groups.values())
         if command.earliest:
             _rewind_expiry(shard)
+
+
+def _journal_created(
+    shard: Shard, name: str, kind: GroupKind, start_after: int, effects: Effects, reason: str = ""
+) -> None:
+    if shard.config.journal is not JournalMode.OFF:
+        details: dict[str, object] = {"group_kind": kind.value, "start_after": start_after}
+        effects.entries.append(group_entry(shard.number, JournalEvent.GROUP_CREATED, name, details, reason))
+        effects.rows += 1
+
+
+@handles(RecordGroups)
+def record_groups(shard: Shard, _command: RecordGroups, _now: int, effects: Outcome[None]) -> None:
+    """Journal every group with where it began; of a cursor group that is not known, so where it is."""
+    starts: dict[str, int] = {}
+    for name, cursor in shard.cursors.items():
+        following = log(shard, cursor.head.committed + 1, shard.head.next_seq - 1, 1)
+        starts[name] = following[0].id - 1 if following else shard.ids.floor - 1
+    for name, group in shard.groups.items():
+        _journal_created(shard, name, GroupKind.LEASE, group.head.base, effects, Reason.RECORDED)
+    for name, start_after in starts.items():
+        _journal_created(shard, name, GroupKind.CURSOR, start_after, effects, Reason.RECORDED)
 
 
 @handles(RemoveGroup)
@@ -67,11 +101,15 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
     if leaving is not None:
         if group is not None:
             shard.memory.ended_leases.forget(group.ended)
+            shard.memory.places.forget(group.places)
         shard.groups.pop(command.name, None)
         shard.cursors.pop(command.name, None)
         shard.index.dirty_cursors.pop(command.name, None)
         shard.index.regroup(shard.groups.values())
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
+        if shard.config.journal is not JournalMode.OFF:
+            effects.entries.append(group_entry(number, JournalEvent.GROUP_DELETED, command.name))
+            effects.rows += 1
         if group is not None and (group.deliveries or group.changed):  # in most partitions nothing is leased
             low, high = delivery_key(number, group.number, 0), delivery_key(number, group.number + 1, 0)
             effects.ops += [(Table.DELIVERIES, low, DeleteUntil(high)), (Table.STATES, low, DeleteUntil(high))]

@@ -297,6 +297,10 @@ class RemoveGroup(Command[None], frozen=True):
     name: str
 
 
+class RecordGroups(Command[None], frozen=True):
+    """Journal the groups that there are: the journal does not know them yet."""
+
+
 PURGE_START = (Table.SCHEDULED, b"")
 """Where a purge begins."""
 

@@ -360,6 +360,12 @@ def refusal(shard: Shard, draft: Draft) -> HoldfastError:
         return MessageTooLarge(
             size_bytes=len(draft.payload), limit_bytes=shard.config.max_message_size, queue=shard.queue
         )
+    # The engine completes QueueFull: a shard knows neither the depth nor all groups.
+    return invalid(draft) or QueueFull(queue=shard.queue)
+
+
+def invalid(draft: Draft) -> InvalidArgument | None:
+    """Why no queue takes a draft; None if one may."""
     if not 0 <= draft.priority <= PRIORITY_MAX:
         return InvalidArgument(field="priority", problem=f"is 0 to {PRIORITY_MAX}, not {draft.priority}")
     if out_of_range(draft):
@@ -370,7 +376,7 @@ def refusal(shard: Shard, draft: Draft) -> HoldfastError:
     if problem:
         field, _, rest = problem.partition(" ")
         return InvalidArgument(field=field, problem=rest)
-    return QueueFull(queue=shard.queue)  # the engine completes it: a shard knows neither the depth nor all groups
+    return None
 
 
 def _known(shard: Shard, draft: Draft, seen: dict[bytes, int], index: int) -> int:
@@ -554,6 +560,7 @@ def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: E
         if place.stamp > window.frontier:
             group.head.fresh += 1
             window.insert(place)
+            group.places.add(1)
         else:
             promote(shard, group, shard.message(place.seq), place, now, effects)
 

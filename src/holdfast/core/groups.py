@@ -22,7 +22,7 @@ from typing import NamedTuple
 from holdfast.core.codecs import read_ready, ready_key_hash
 from holdfast.core.deliveries import STALE_MAX, Deadlines, Deliveries, Delivery, LeaseBatch
 from holdfast.core.ids import time_of_id
-from holdfast.core.memory import CellMemory, EndedLeases
+from holdfast.core.memory import CellMemory, EndedLeases, SharedBound
 from holdfast.core.records import CursorHead, GroupHead, Place, ShardHead
 from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
 from holdfast.units import NEVER
@@ -141,6 +141,32 @@ class GroupIndex:
         self.holding.update(found)
 
 
+class LoadedPlaces:
+    """The messages in all windows of one group, which count against a bound over all groups."""
+
+    __slots__ = ("_bound", "_group")
+
+    def __init__(self, group: LeaseGroup, bound: SharedBound) -> None:
+        self._group = group
+        self._bound = bound
+
+    def __len__(self) -> int:
+        return sum([len(window.loaded) for window in self._group.windows.values()])
+
+    def add(self, count: int) -> None:
+        """So many more were loaded. Those that are taken out are not counted one by one."""
+        self._bound.add(self, count)
+
+    def trim(self, keep: int) -> int:
+        """Keep those that are delivered first."""
+        forgotten = 0
+        for _, window in sorted(self._group.windows.items()):
+            forgotten += window.truncate(keep)
+            keep -= len(window.loaded)
+        self._group.check_follows()
+        return forgotten
+
+
 class LeaseGroup:
     """The state of one leasing group in one shard."""
 
@@ -160,6 +186,7 @@ class LeaseGroup:
         "name",
         "number",
         "pending_dead_letters",
+        "places",
         "ready",
         "skips",
         "strict",
@@ -176,6 +203,7 @@ class LeaseGroup:
         self.head = head
         self.strict = strict
         self.windows: dict[int, PriorityWindow] = {}
+        self.places = LoadedPlaces(self, memory.places)
         self.deliveries = Deliveries()
         self.leased = 0
         self.changed: dict[int, LeaseBatch] = {}  # by token: batches in which leases ended since the last flush
@@ -216,6 +244,11 @@ class LeaseGroup:
     def arrive(self, priority: int, places: list[Place], empty: bool) -> None:
         """New messages, for a group that follows."""
         self.window(priority, empty).arrive(places)
+        self.places.add(len(places))
+        self.check_follows()
+
+    def check_follows(self) -> None:
+        """Windows may have become incomplete."""
         if not any([window.complete for window in self.windows.values()]):  # noqa: C419 - a list is faster
             self._index.following.pop(self.name, None)
 

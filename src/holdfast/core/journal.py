@@ -10,6 +10,9 @@ An `enqueued` entry has no payload: it refers to the MESSAGES records, which the
 and keep what an edit has changed (`as_enqueued`).
 The REMOVABLE entry names those that are deleted with it. Blocks are numbered, because a block of only REMOVABLE entries
 has no rows.
+
+What happens to a group is an event too (`group_entry`), of no message: its `message_id` is 0. Every partition of a
+queue has its own, since each has its own order of events. Readers learn from it for whom a message is.
 """
 
 from __future__ import annotations
@@ -84,6 +87,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     properties: tuple[tuple[str, str], ...] | None = None
     payload: bytes | None = None
+    group_kind: str | None = None
+    start_after: int | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -95,6 +100,14 @@ Fetch = Callable[[int, int, int], list[Message]]
 
 Decoded = list[Any]
 """An entry as it was read; `EntryKind` says what its fields are."""
+
+
+def group_entry(
+    shard: int, event: JournalEvent, group: str = "", details: dict[str, object] | None = None, reason: str = ""
+) -> tuple[object, ...]:
+    """What happens to a group, or, without a name, to all groups of a shard. `details` of one that is created:
+    `group_kind`, and `start_after`: no message with this id or a lower one is for it; 0: all that are live are."""
+    return (EntryKind.ONE, shard, group, event, 0, 0, reason, "", "", "", details)
 
 
 def write_block(

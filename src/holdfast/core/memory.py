@@ -14,6 +14,15 @@ from holdfast.core.commands import Verb
 
 T = TypeVar("T")
 
+ENDED_LEASE_BYTES = 170
+"""What one ended lease takes that is remembered: measured, with its share of the dictionary it is in."""
+
+MASK_BYTES = 170
+"""The same of one message whose settled groups are cached."""
+
+PLACE_BYTES = 150
+"""What one message in a window takes."""
+
 MASK_BITS_MAX = 512
 """Masks of more bits, as they are after hundreds of groups, are not cached."""
 
@@ -29,7 +38,8 @@ class Holder(Protocol):
 
 class SharedBound:
     """A bound on the entries that many holders keep. Past it each may keep an equal share of three quarters of it: who
-    has much loses what is old, who has little loses nothing, and the next cut is a quarter of the bound away."""
+    has much loses some, who has little loses nothing, and the next cut is a quarter of the bound away. `size` is at
+    least what there is: a holder that loses entries otherwise need not say so."""
 
     __slots__ = ("_holders", "limit", "size")
 
@@ -50,27 +60,32 @@ class SharedBound:
             self.size -= holder.trim(0)
 
     def enforce(self) -> None:
-        """The bound is exceeded: have holders forget the rest."""
+        """So much was added that the bound may be exceeded: count what is left of it, and have holders forget what is
+        more than three quarters of the bound."""
         self._holders = {holder: None for holder in self._holders if len(holder)}
-        share = self.limit * 3 // 4 // len(self._holders)
-        self.size -= sum([holder.trim(share) for holder in self._holders])
+        self.size = sum(map(len, self._holders))
+        most = self.limit * 3 // 4
+        if self.size > most:
+            share = most // len(self._holders)
+            self.size -= sum([holder.trim(share) for holder in self._holders])
 
 
 class CellMemory:
-    """The bounds of a cell: bytes of message records between enqueue and lease, leases whose end is remembered, and
-    messages of which is known who has settled them."""
+    """The bounds of a cell: bytes of message records between enqueue and lease, leases whose end is remembered,
+    messages of which is known who has settled them, and those that windows show."""
 
-    __slots__ = ("cache_limit_bytes", "cache_used_bytes", "ended_leases", "masks")
+    __slots__ = ("cache_limit_bytes", "cache_used_bytes", "ended_leases", "masks", "places")
 
-    def __init__(self, cache_limit_bytes: int, ended_leases: int, masks: int) -> None:
+    def __init__(self, cache_limit_bytes: int, ended_leases: int, masks: int, places: int) -> None:
         self.cache_limit_bytes = cache_limit_bytes
         self.cache_used_bytes = 0
         self.ended_leases = SharedBound(ended_leases)
         self.masks = SharedBound(masks)
+        self.places = SharedBound(places)
 
     def enforce(self) -> None:
         """Between two steps: have the shards forget what exceeds the bounds."""
-        for bound in (self.ended_leases, self.masks):
+        for bound in (self.ended_leases, self.masks, self.places):
             if bound.size > bound.limit:
                 bound.enforce()
 

@@ -27,7 +27,8 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     JOURNAL    block number                     block of journal entries              core/journal.py
     TRANSACTIONS, STAGED_PARTS, STAGED, ENDS    staged messages                        core/transactions.py
     AUDITS, AUDITED                             audited redrives and their dead letters    core/audits.py
-    RUNS, MESSAGE_RUNS, READY_RUNS              internal to a store: packs of records      store/rocks_runs.py
+    SCHEDULES, SCHEDULE_STATES, SCHEDULE_RUNS   messages enqueued by the clock    engine/schedules/records.py
+    RUNS, MESSAGE_RUNS, READY_RUNS              internal to a store: packs of records      store/runs.py
 
     MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/sessions/records.py
     MQTT_SUBSCRIPTIONS  namespace NUL client NUL filter   its subscriptions
@@ -102,6 +103,9 @@ class Table(IntEnum):
     MESSAGE_RUNS = 31
     READY_RUNS = 32
     REMEMBERED = 33
+    SCHEDULES = 34
+    SCHEDULE_STATES = 35
+    SCHEDULE_RUNS = 36
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

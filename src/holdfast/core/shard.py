@@ -523,6 +523,7 @@ class Shard:
                 window.frontier = reached
                 group.mark_dirty()
         window.fill(places, reached, more)
+        group.places.add(len(places))
         if window.complete:
             group.follow()
 
@@ -679,6 +680,7 @@ class Shard:
         self.memory.masks.forget(self.masks)
         for group in self.groups.values():
             self.memory.ended_leases.forget(group.ended)
+            self.memory.places.forget(group.places)
 
     def evict_records(self) -> None:
         """Cache no message records: with one group less, they may never be leased again."""

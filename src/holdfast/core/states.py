@@ -76,6 +76,14 @@ class JournalEvent(StrEnum):
     EXPIRED = "expired"
     PURGED = "purged"
     EDITED = "edited"
+    GROUP_CREATED = "group_created"
+    GROUP_DELETED = "group_deleted"
+    QUEUE_DELETED = "queue_deleted"
+
+
+ABOUT_GROUPS = (JournalEvent.GROUP_CREATED, JournalEvent.GROUP_DELETED, JournalEvent.QUEUE_DELETED)
+"""Events of a group, or of all groups of a partition, and of no message. They say for whom a message is: for the groups
+that exist when it is enqueued, and for those created later that begin with all that is live."""
 
 
 class Transition(NamedTuple):
@@ -141,6 +149,8 @@ class Reason(StrEnum):
     MAX_LAG = "max_lag"
     OTHER_GROUP = "other_group"  # a redriven message is for one group: it is `purged` for the others when it arrives
     REDRIVEN = "redriven"  # a dead letter that went back to work; in the journal it is `purged` from the dead queue
+    GROUP_DELETED = "group_deleted"  # a message that only a deleted group needed; it is `purged`, for no group
+    RECORDED = "recorded"  # a group that was there before groups were journalled, or while the queue's journal was off
     UNDONE = "undone"  # a redriven message that is a dead letter again; `purged` from the queue it was brought to
 
 

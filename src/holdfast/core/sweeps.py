@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.core.admin import journal_purged
 from holdfast.core.codecs import read_dedup, read_mask, read_message, read_scheduled
 from holdfast.core.commands import Tick, Verb
 from holdfast.core.cursors import MOVE_BYTES, advance_cursor, unneeded
@@ -262,6 +263,9 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> int:
     messages = {seq: read_message(seq, value) for seq, value in records.items() if value is not None}
     live_states = liveness(shard, list(messages.values()))
     bits = sum(group.bit for group in shard.groups.values())
+    journal_purged(
+        shard, "", [messages[seq].id for seq in messages if masks[seq] != GONE], effects, Reason.GROUP_DELETED
+    )
     for seq, mask in masks.items():
         if seq in messages:
             if live_states[seq].live is Live.READY:

@@ -61,6 +61,16 @@ class PriorityWindow:
             assert self.loaded[index].stamp == stamp
             del self.loaded[index]
 
+    def truncate(self, keep: int) -> int:
+        """Forget all but the next `keep`: the others are read again when it is their turn. Returns how many."""
+        count = max(len(self.loaded) - keep, 0)
+        if count:
+            for _ in range(count):
+                self.loaded.pop()
+            self.reached = self.loaded[-1].stamp if self.loaded else self.frontier
+            self.complete = False
+        return count
+
     def insert(self, place: Place) -> None:
         """Add a message that was edited or fell due, which may belong between others."""
         if place.stamp <= self.reached or self.complete:

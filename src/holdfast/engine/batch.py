@@ -14,7 +14,8 @@ from holdfast.core.journal import ShardName, write_block
 from holdfast.core.records import Table, journal_key
 from holdfast.core.shard import Shard
 from holdfast.engine.cell_record import CellRecord, put_cell_record
-from holdfast.store.overlay import Overlay, Reader
+from holdfast.store.contract import Reader
+from holdfast.store.overlay import Overlay
 
 # Ids are reserved this far ahead, so that after a crash none is assigned twice. The reservation is renewed when half of
 # it is used. A restart within a second makes ids run up to a second ahead of the clock, which is harmless.
@@ -58,6 +59,12 @@ class Batch:
             self._entries += effects.entries
             self._rows += effects.rows
             self._shards[shard.number] = shard
+
+    def add_entries(self, entries: list[Entry], now: int) -> None:
+        """Add journal entries of one row each that are not those of a shard's step."""
+        self._at = now
+        self._entries += entries
+        self._rows += len(entries)
 
     def changes(self, shard: Shard) -> bool:
         """Whether a read of this shard's records would miss something that is in the batch."""

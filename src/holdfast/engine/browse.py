@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,9 +18,11 @@ from holdfast.core.commands import Bounds, Browse, DeliveryStatus, Peek
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.engine import Engine
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
 
 BROWSE_BYTES = 8 << 20  # about how many bytes of payloads a page has, at most
 BROWSE_RECORDS = 10_000  # records that are read for a page, live or not

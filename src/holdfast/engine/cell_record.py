@@ -25,6 +25,9 @@ class CellRecord(msgspec.Struct, array_like=True):
     exported_block: int = 0
     exported_lsn: int = 0
     transactions_remembered: int = 0  # not used since format 3, which counts them for each owner
+    groups_journalled: bool = False  # whether the journal has every group: those of before it had them are recorded
+    chain_hash: str = ""  # of the lake's manifest up to `exported_lsn`: SHA-256 of its last line
+    chain_length: int = 0  # its lines
 
     def new_shards(self, count: int) -> tuple[int, ...]:
         """Shard numbers that were never used in this cell."""

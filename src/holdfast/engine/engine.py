@@ -27,6 +27,7 @@ from holdfast.core.commands import (
     Enqueued,
     Lease,
     Leased,
+    RecordGroups,
     Settle,
     Settlement,
     Tick,
@@ -34,10 +35,12 @@ from holdfast.core.commands import (
 from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate, Op, Read
 from holdfast.core.ids import IdGenerator
+from holdfast.core.journal import group_entry
 from holdfast.core.memory import CellMemory
-from holdfast.core.queue import PRIORITY_MAX, GroupKind, QueueConfig, QueueRecord, check_name
+from holdfast.core.queue import PRIORITY_MAX, GroupKind, JournalMode, QueueConfig, QueueRecord, check_name
 from holdfast.core.records import LAST, Place, Table, queue_key, ready_key
 from holdfast.core.shard import SKIP_BLOCKED_MAX, Shard
+from holdfast.core.states import JournalEvent
 from holdfast.engine import merge
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
@@ -50,13 +53,14 @@ from holdfast.engine.merge import order_key
 from holdfast.engine.message_ids import Known, has_names, remember, repetitions, rounds
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.engine.queues import add_queue
+from holdfast.engine.schedules.schedules import Schedules
 from holdfast.engine.stored_shards import StoredShards
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
 from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound
 from holdfast.quotas import Quotas
-from holdfast.store.contract import Store
-from holdfast.store.overlay import Overlay, fetch
+from holdfast.store.contract import Rows, Store
+from holdfast.store.overlay import Overlay
 
 R = TypeVar("R")
 
@@ -80,6 +84,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     hot_bytes: int = 64 << 20
     remembered_settlements: int = 250_000
     settled_cache: int = 250_000
+    window_places: int = 200_000
     transactions: TransactionLimits = TransactionLimits()
     audits: AuditLimits = AuditLimits()
     quotas: Quotas = msgspec.field(default_factory=Quotas)
@@ -94,13 +99,19 @@ class Engine:
         self.record = CellRecord(cell)
         self.epoch = 0
         self.ids = IdGenerator(cell)
-        self.memory = CellMemory(self.limits.hot_bytes, self.limits.remembered_settlements, self.limits.settled_cache)
+        self.memory = CellMemory(
+            self.limits.hot_bytes,
+            self.limits.remembered_settlements,
+            self.limits.settled_cache,
+            self.limits.window_places,
+        )
         self.catalog = Catalog()
         self.queues = self.catalog.queues
         self.wake_ups = WakeUps()
         self.dead_lettering = DeadLettering(self)
         self.transactions = Transactions(self, self.limits.transactions)
         self.audits = Audits(self, self.limits.audits)
+        self.schedules = Schedules(self)
         self.dirty_queues: dict[QueueName, None] = {}  # in which something may have become ready, in that order
         self.unfinished: set[QueueName] = set()  # in which the last lease stopped looking: ask again
         self.alerts: list[Alert] = []  # new dead letters that a webhook is configured for; the broker takes them
@@ -116,18 +127,23 @@ class Engine:
     def open(self, now: int) -> None:
         """Take over the store and read heads, groups and open deliveries: not the backlog."""
         self.epoch = self.store.acquire()
-        value = self.store.get(Table.META, CELL_KEY)
-        if value is not None:
+        value, rows = self.store.read([Read(Table.META, CELL_KEY), Read(Table.QUEUES, b"", b"\xff" * 8, 1 << 30)])
+        assert isinstance(rows, list)
+        if isinstance(value, bytes):
             stored = read_cell_record(value)
             stored.cell = self.record.cell
             self.record = stored
         self.ids = IdGenerator(self.record.cell, after=self.record.ids_reserved)
-        self._open_queues(now)
+        self._open_queues(rows, now)
+        if value is not None and not self.record.groups_journalled:
+            for queue in self.queues.values():
+                self.record_groups(queue, now)
+        self.record.groups_journalled = True
         self.transactions.open()
         self.audits.open()
+        self.schedules.open()
 
-    def _open_queues(self, now: int) -> None:
-        rows = self.store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30)
+    def _open_queues(self, rows: Rows, now: int) -> None:
         records = [_decode_queue(value) for _, value in rows]
         owners = [(number, record, at) for record in records for at, number in enumerate(record.shards)]
         stored = StoredShards(self.store)
@@ -137,6 +153,12 @@ class Engine:
             shard.open(record.groups, stored.of(number), now)
         for record in records:
             self.add_queue(record, [shards[number] for number in record.shards])
+
+    def record_groups(self, queue: Queue, now: int) -> None:
+        """Journal the groups of a queue, which the journal does not know yet."""
+        if queue.record.groups and queue.config.journal is not JournalMode.OFF:
+            for shard in queue.shards:
+                self.step(queue, shard, RecordGroups(), now)
 
     def add_queue(self, record: QueueRecord, shards: list[Shard]) -> Queue:
         """Add a queue, new or stored."""
@@ -173,8 +195,11 @@ class Engine:
         self._batch.add([(Table.QUEUES, key, msgspec.msgpack.encode(record))])
         self._batch.must_sync = True
 
-    def forget_queue(self, queue: Queue, ops: list[Op]) -> None:
+    def forget_queue(self, queue: Queue, ops: list[Op], now: int) -> None:
         """Remove a queue whose messages are all purged. `ops` delete its records."""
+        if queue.config.journal is not JournalMode.OFF:
+            entries = [group_entry(shard.number, JournalEvent.QUEUE_DELETED) for shard in queue.shards]
+            self._batch.add_entries(entries, now)
         for shard in queue.shards:
             self._batch.drop_shard(shard)
             self.wake_ups.cancel(shard)
@@ -230,10 +255,14 @@ class Engine:
         """Free the memory of the last batch. That takes time for thousands of records: best while the disk works."""
         self._written_ops = []
 
-    def exported(self, last_block: int, last_lsn: int, removal: list[Op]) -> None:
-        """The journal is exported up to `last_block`: its blocks are removed, with the messages kept for them."""
+    def exported(self, last_block: int, last_lsn: int, removal: list[Op], chain: tuple[str, int] | None) -> None:
+        """The journal is exported up to `last_block`: its blocks are removed, with the messages kept for them. `chain`:
+        the hash and the number of the manifest's last line, by which a changed lake is found out; None: there was no
+        segment to write."""
         self.record.exported_block = last_block
         self.record.exported_lsn = last_lsn
+        if chain is not None:
+            self.record.chain_hash, self.record.chain_length = chain
         self._batch.add(removal)
 
     def step(self, queue: Queue, shard: Shard, command: Command[R], now: int) -> R:
@@ -250,7 +279,7 @@ class Engine:
 
     def _supply(self, shard: Shard, reads: list[Read]) -> None:
         """Give a shard the records it asked for, as they are with all its changes."""
-        shard.supply(reads, fetch(self.overlay if self._batch.changes(shard) else self.store, reads))
+        shard.supply(reads, (self.overlay if self._batch.changes(shard) else self.store).read(reads))
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -529,6 +558,7 @@ class Engine:
                 break
         self.transactions.tick(now)
         self.audits.tick(now)
+        self.schedules.tick(now)
 
     def _tick_shard(self, queue: Queue, shard: Shard, limit: int, now: int) -> int:
         """Do what is due in a shard, for about `limit` messages. Returns for how many."""
@@ -541,7 +571,7 @@ class Engine:
 
     def wake_at(self) -> int:
         """When the next thing is due; NEVER if nothing is."""
-        return min(self.wake_ups.next_at(), self.transactions.wake_at(), self.audits.wake_at)
+        return min(self.wake_ups.next_at(), self.transactions.wake_at(), self.audits.wake_at, self.schedules.wake_at)
 
 
 def _place_of_leased(leased: Leased) -> tuple[int, int]:

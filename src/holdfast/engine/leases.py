@@ -130,12 +130,12 @@ def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[l
         first = page.next_seq
         rows: list[LiveDelivery] = []
         for message, statuses in page.messages:
+            unsettled = [status for status in statuses if status.state != "settled"]
             rows += [
-                LiveDelivery(*place, status.group, message.id, status.state, status.attempt)
-                for status in statuses
-                if status.state != "settled"
+                LiveDelivery(*place, status.group, message.id, status.state, status.attempt) for status in unsettled
             ]
-            if not statuses and not shard.kept_by_cursor(message.seq):
+            # None has it: there is no group, or the one that had it was deleted and its messages will be removed.
+            if not unsettled and not shard.kept_by_cursor(message.seq):
                 rows.append(LiveDelivery(*place, None, message.id, "ready", 0))
         yield rows
 

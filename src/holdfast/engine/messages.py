@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from holdfast.core.commands import Delete, DeliveryStatus, Edit, Find
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.browse import finish
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.engine import Engine
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import MessageNotFound
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
 
 FIND_SHARDS = 16  # partitions that one step searches: each by binary search
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.commands import Purge
 from holdfast.core.deadletter import check_dead_queue, check_unused
 from holdfast.core.effects import DeleteUntil, Op
-from holdfast.core.queue import QueueConfig, QueueRecord, check_name, from_fields
+from holdfast.core.queue import JournalMode, QueueConfig, QueueRecord, check_name, from_fields
 from holdfast.core.records import Table, queue_key, shard_key
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.groups import joined, start_group
@@ -107,7 +107,10 @@ def _check_webhooks(engine: Engine, name: QueueName, config: QueueConfig) -> Non
 
 def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> None:
     """Change the configuration to one that is valid. The number of partitions may only have grown."""
+    was_off = queue.config.journal is JournalMode.OFF
     queue.change(replace(queue.record, config=config, automatic=False))
+    if was_off:
+        engine.record_groups(queue, now)
     grow(engine, queue, now)
     engine.mark_dirty(queue.name)
 
@@ -159,7 +162,7 @@ def finish_deletion(engine: Engine, queue: Queue, clock: Clock) -> Iterator[int]
     for first, last in _neighbours(record.shards):
         low, high = shard_key(first), shard_key(last + 1)
         ops += [(table, low, DeleteUntil(high)) for table in _SHARD_TABLES]
-    engine.forget_queue(queue, ops)
+    engine.forget_queue(queue, ops, clock())
     yield 0
 
 

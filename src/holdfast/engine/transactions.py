@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 FORGET_CHUNK = 1_000
+EXPIRE_CHUNK = 256  # open transactions that expire in one tick
 ENDS_BYTES = 16  # of a key in ENDS
 EVERY_LIVE = (b"\0", b"\1")
 EVERY_COUNT = (COUNTS, COUNTS[:-1] + b"\1")
@@ -168,11 +169,17 @@ class Transactions:
         """How many published transactions of a namespace are remembered."""
         return sum([count for owner, count in self._remembered.items() if owner[0] == namespace])
 
-    def _check_quotas(self, namespace: str, transactions: int, size_bytes: int) -> None:
+    def _check_quotas(self, owner: Owner, transactions: int, size_bytes: int) -> None:
+        """Of the namespace, and of the principal in it, whose share may be all of it."""
         quotas = self._engine.limits.quotas
-        staged = [found.record.size_bytes for name, found in self.live.items() if name.namespace == namespace]
-        quotas.check(namespace, Quota.OPEN_TRANSACTIONS, len(staged), transactions)
-        quotas.check(namespace, Quota.STAGED_BYTES, sum(staged), size_bytes)
+        namespace, principal = owner
+        here = [found.record for name, found in self.live.items() if name.namespace == namespace]
+        sizes = [record.size_bytes for record in here]
+        quotas.check(namespace, Quota.OPEN_TRANSACTIONS, len(sizes), transactions)
+        quotas.check(namespace, Quota.STAGED_BYTES, sum(sizes), size_bytes)
+        sizes = [record.size_bytes for record in here if record.identity == principal]
+        quotas.check_share(namespace, Quota.OPEN_TRANSACTIONS, principal, len(sizes), transactions)
+        quotas.check_share(namespace, Quota.STAGED_BYTES, principal, sum(sizes), size_bytes)
 
     def _check_room(
         self,
@@ -196,7 +203,7 @@ class Transactions:
             )
         messages = sum(len(drafts) for _, drafts in batches)
         size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
-        self._check_quotas(name.namespace, 0 if found is not None else 1, size_bytes)
+        self._check_quotas(name.owner, 0 if found is not None else 1, size_bytes)
         if found is not None:
             messages += found.record.messages
             size_bytes += found.record.size_bytes
@@ -445,7 +452,10 @@ class Transactions:
 
     def tick(self, now: int) -> None:
         """Abort open transactions that have expired, and delete the records of old ones, a bounded number."""
-        while (name := self._expiries.pop(now)) is not None:
+        for _ in range(EXPIRE_CHUNK):
+            name = self._expiries.pop(now)
+            if name is None:
+                break
             self._remove(self.live[name])
         if self._forget_at <= now:
             self._forget(now)

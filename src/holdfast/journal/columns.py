@@ -30,6 +30,8 @@ CELLS = (
     "correlation_id",
     "properties",
     "payload",
+    "group_kind",
+    "start_after",
 )
 
 

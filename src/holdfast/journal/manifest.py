@@ -21,7 +21,7 @@ import msgspec
 from holdfast.errors import LakeDamaged
 from holdfast.files import sync_path
 
-SCHEMA = 1
+SCHEMA = 2
 """The number of a segment's columns (segment.py), which every entry names."""
 
 NO_ENTRY = "0" * 64
@@ -49,6 +49,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     written_at: str
     missing_from: int | None = None
     """If rows before this segment were never exported (the exporter was off): the first of them."""
+    number: int = 0
+    """Which line of the manifest this is, from 1; entries of before they were numbered have none."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -100,6 +102,7 @@ class Manifest:
         self.path = path
         self.last: SegmentEntry | None = None
         self.head = NO_ENTRY
+        self.length = 0  # entries
         self.torn = False  # there is a torn line after the last entry
         self._line = b""
         self._end = 0  # of the last good entry
@@ -107,6 +110,7 @@ class Manifest:
     def read(self) -> None:
         """Find the last entry. A crash may leave a torn line after it; anything else is damage."""
         self.last, self.head, self.torn, self._line, self._end = None, NO_ENTRY, False, b"", 0
+        self.length = 0
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -134,6 +138,11 @@ class Manifest:
             raise LakeDamaged(path=self.path, problem=f"an entry before the last is unreadable: {error}") from error
         self.head = seal(self._line)
         self._end = end
+        self.length = self.last.number or self._count_lines()
+
+    def _count_lines(self) -> int:
+        with self.path.open("rb") as file:
+            return file.read(self._end).count(b"\n")
 
     def settle(self) -> None:
         """Cut off what follows the last entry, and make that entry durable: a failed sync may have dropped it from the
@@ -155,6 +164,7 @@ class Manifest:
         with self.path.open("ab") as file:
             file.write(line + b"\n")
         self.last, self._line, self.head = entry, line, seal(line)
+        self.length += 1
         self._end += len(line) + 1
 
     def sync(self) -> None:

@@ -20,7 +20,7 @@ from holdfast.core.journal import Block, Decoded, EntryKind, decoded, read_block
 from holdfast.core.records import LAST, Message, Table, journal_key, message_key
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 from holdfast.journal.columns import Fetch
-from holdfast.store.contract import Store
+from holdfast.store.contract import Reader
 
 PAGE_BLOCKS = 64
 RANGE_ROWS = 8_192  # converting a range to Arrow holds the GIL for at most some milliseconds a column
@@ -127,7 +127,7 @@ class RawBlockRange(msgspec.Struct, frozen=True, array_like=True):
 class BlockReader:
     """Reads of the store, from the exporter's thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reader) -> None:
         self._store = store
 
     def blocks(self, first_block: int, last_block: int = LAST - 1) -> Iterator[tuple[int, Block, bytes]]:

@@ -51,6 +51,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     exported_lsn: int
     taken_at: int
     queues: list[QueueState]
+    chain_hash: str = ""
+    """Of the manifest's last line when the store last heard of it, and the number of that line; 0: it knows of none."""
+    chain_length: int = 0
 
 
 def read_stream(source: BinaryIO, directory: Path) -> Snapshot:

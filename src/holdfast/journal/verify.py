@@ -17,7 +17,7 @@ from holdfast.journal.segment import digest
 class Flaw(StrEnum):
     UNREADABLE = "unreadable"  # a line of the manifest is not an entry
     CHAIN = "chain"  # an entry does not carry the hash of the line before
-    GAP = "gap"  # rows are missing between two segments
+    GAP = "gap"  # rows are missing between two segments, or before the first one
     DOUBLED = "doubled"  # rows, or a segment, occur twice
     COUNT = "count"  # an entry's number of rows is not that of its lsn
     MISSING = "missing"  # a segment that an entry names is missing
@@ -69,7 +69,7 @@ class _Chain:
         self._journal = journal
         self._name = name
         self._head = NO_ENTRY
-        self._last_lsn: int | None = None
+        self._last_lsn = 0
 
     def report(self, flaw: Flaw, detail: str, line: int) -> None:
         self.problems.append(Problem(flaw, self._name, detail, line))
@@ -93,14 +93,16 @@ class _Chain:
     def _check_lsn(self, entry: SegmentEntry, number: int) -> None:
         if entry.rows != entry.last_lsn - entry.first_lsn + 1:
             self.report(Flaw.COUNT, f"{entry.rows} rows from lsn {entry.first_lsn} to {entry.last_lsn}", number)
-        wanted = entry.first_lsn if self._last_lsn is None else self._last_lsn + 1
+        wanted = self._last_lsn + 1
+        if not self._last_lsn and entry.missing_from == 1:
+            wanted = entry.first_lsn  # the exporter was switched on here
         if entry.first_lsn > wanted:
             known = "; the exporter knew" if entry.missing_from == wanted else ""
             self.report(Flaw.GAP, f"lsn {wanted} to {entry.first_lsn - 1} are in no segment{known}", number)
         elif entry.first_lsn < wanted:
             last = min(wanted - 1, entry.last_lsn)
             self.report(Flaw.DOUBLED, f"lsn {entry.first_lsn} to {last} are in an earlier segment too", number)
-        self._last_lsn = max(self._last_lsn or 0, entry.last_lsn)
+        self._last_lsn = max(self._last_lsn, entry.last_lsn)
 
     def _check_file(self, entry: SegmentEntry, number: int) -> None:
         path = self._journal / entry.segment

@@ -129,7 +129,7 @@ def show(queue: str, message_id: str, output: str) -> None:
     fields = document(found)
     if output == "table":
         fields |= {f"origin.{name}": value for name, value in fields.pop("origin", {}).items()}
-        fields.pop("standings", None)
+        fields.pop("deliveries", None)
         body = fields.get("payload", fields.get("text"))
         if not isinstance(body, str | None):
             fields["payload"] = msgspec.json.encode(body).decode()
@@ -166,7 +166,7 @@ def retry(
             if output == "table":
                 click.echo(moved.id)
             else:
-                show_rows("jsonl", [], [{"letter": message_id, "queue": moved.queue, "id": moved.id}])
+                show_rows("jsonl", [], [{"dead_letter": message_id, "queue": moved.queue, "id": moved.id}])
 
 
 @dlq.command()

@@ -107,6 +107,8 @@ def _store(config: Config) -> Iterator[Finding]:
     if config.store.kind == "memory":
         yield Finding("store", "warning", "memory: everything is gone when the server ends", "Use --store rocks.")
         return
+    if config.store.kind == "postgres":
+        yield from _database(config)
     existing = next((each for each in (path, *path.absolute().parents) if each.exists()), Path("/"))
     if not existing.is_dir():
         yield Finding("store", "problem", f"{existing} is not a directory", "Choose another --data-dir.")
@@ -114,6 +116,9 @@ def _store(config: Config) -> Iterator[Finding]:
     if not os.access(existing, os.W_OK | os.X_OK):
         advice = f"Give the server's user the right to write to {existing}, or choose another --data-dir."
         yield Finding("store", "problem", f"{existing} cannot be written", advice)
+        return
+    if config.store.kind == "postgres":
+        yield from _disk(config, existing)
         return
     holder = _holder(path / "store" / "holder")
     try:
@@ -125,6 +130,23 @@ def _store(config: Config) -> Iterator[Finding]:
     state = f"in use by pid {holder}" if holder else "not in use" if found else "will be created at the first start"
     yield Finding("store", "ok", f"{config.store.kind} in {path.absolute()}, {state}")
     yield from _disk(config, existing)
+
+
+def _database(config: Config) -> Iterator[Finding]:
+    """The store `postgres`: what `holdfast serve` would refuse, and what it would warn of."""
+    from holdfast.store import postgres_database  # noqa: PLC0415 - it needs the server's libraries
+
+    try:
+        database = postgres_database(config.store.url.reveal(), config.node.node_id)
+        warnings = database.look()
+    except HoldfastError as error:
+        problem, _, advice = str(error).partition(". ")
+        yield Finding("store", "problem", problem, advice)
+        return
+    yield Finding("store", "ok", f"postgres: {database.name}, schema {database.schema}")
+    for warning in warnings:
+        found, _, advice = warning.partition(". ")
+        yield Finding("database", "warning", found, advice)
 
 
 def _format(store: Path) -> int | None:

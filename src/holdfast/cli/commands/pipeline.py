@@ -16,10 +16,10 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from holdfast.cli.commands.pipeline_load import load
-from holdfast.cli.commands.pipeline_query import history, report, triage
-from holdfast.cli.commands.pipeline_redrive import redrive, runs
-from holdfast.cli.commands.pipeline_replay import replay
+from holdfast.cli.commands.lake.load import load
+from holdfast.cli.commands.lake.query import history, report, triage
+from holdfast.cli.commands.lake.redrive import redrive, runs
+from holdfast.cli.commands.lake.replay import replay
 from holdfast.cli.support.connection import Connection
 from holdfast.cli.support.numbers import count, plural
 from holdfast.cli.support.options import output_format
@@ -246,6 +246,7 @@ def _show_proof(proof: Proof) -> None:
         "live",
         "group removed",
         "before",
+        "unproved",
         "broken",
     ]
     rows = [
@@ -253,7 +254,7 @@ def _show_proof(proof: Proof) -> None:
             one.queue,
             one.group or "-",
             *map(count, (one.enqueued, one.acked, one.dead, one.dropped, one.expired, one.purged, one.live)),
-            *map(count, (one.group_removed, one.before, one.broken)),
+            *map(count, (one.group_removed, one.before, one.unproved, one.broken)),
         ]
         for one in proof.balances
     ]

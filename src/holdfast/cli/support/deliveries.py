@@ -87,7 +87,7 @@ def row(message: wire.Message) -> dict[str, object]:
     if isinstance(message, wire.Delivery):
         fields |= {"attempt": str(message.attempt), "token": message.lease_token}
     if isinstance(message, wire.MessageView):
-        fields["state"] = ", ".join(f"{each.group}: {_status_text(each)}" for each in message.standings)
+        fields["state"] = ", ".join(f"{each.group}: {_status_text(each)}" for each in message.deliveries)
     if message.origin is not None:
         fields |= {
             "reason": message.origin.reason,
@@ -99,7 +99,7 @@ def row(message: wire.Message) -> dict[str, object]:
     return fields
 
 
-def _status_text(status: wire.Standing) -> str:
+def _status_text(status: wire.DeliveryStatus) -> str:
     """The state, with the next attempt of a waiting message or the consumer of a leased one."""
     more = [f"attempt {status.attempt}"] if status.attempt else []
     more += [status.consumer] if status.consumer and status.state == "leased" else []

@@ -7,8 +7,18 @@ from importlib.util import find_spec
 from holdfast.errors import ServerMissing
 
 SERVER = (
-    *("argon2", "cryptography", "httptools", "joserfc", "prometheus_client", "pyarrow", "rocksdict"),
-    *("structlog", "uvloop", "websockets"),
+    *(
+        "argon2",
+        "cronsim",
+        "cryptography",
+        "httptools",
+        "jinja2",
+        "joserfc",
+        "prometheus_client",
+        "pyarrow",
+        "rocksdict",
+    ),
+    *("structlog", "tzdata", "uvloop", "websockets"),
 )
 """Modules of the extra `[server]`."""
 

@@ -6,9 +6,11 @@ whenever the build is killed, each table is at one of two positions, and the nex
 tables that lack it before it continues.
 
     events          the segments themselves, linked into the table once their hash is right
+    groups          with the groups that were created or deleted
     queue_minutes   the batch's counts and changes, added to the rows of their minutes
     dead_letters    new dead letters appended; files with rows whose dead letter has ended are rewritten
-    messages        rows of the batch's messages; files that hold older rows of them are rewritten, no others
+    messages        rows of the batch's messages; files that hold older rows of them are rewritten, and those with
+                    live messages of queues whose groups have changed
 
 Spark's tasks do the work in columnar form (tasks.py): one for each segment sorts its events by message into a shuffle
 file (shuffle.py), one for each range of message ids folds them and writes their rows (fold_task.py). The intermediate
@@ -35,10 +37,20 @@ from pyspark.sql import SparkSession
 from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.errors import SegmentUnusable, TablesDamaged
 from holdfast.journal.segment import digest
-from holdfast.pipeline.build import dead_letter_task, dead_letters, fold_task, queue_minute_task, queue_minutes, shuffle
+from holdfast.pipeline.build import (
+    dead_letter_task,
+    dead_letters,
+    fold_task,
+    queue_minute_task,
+    queue_minutes,
+    recipients,
+    shuffle,
+)
 from holdfast.pipeline.build.fold_task import ID_SECOND_SHIFT
+from holdfast.pipeline.build.recipients import with_changes
 from holdfast.pipeline.build.shuffle import SAMPLE_STEP, id_ranges
 from holdfast.pipeline.lake import arrow
+from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA
 from holdfast.pipeline.lake.delta import Bound, DataFile, LakeTable, spark_path
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.segments import Cursor, Segment, after, end_of, first_rows, up_to
@@ -46,7 +58,7 @@ from holdfast.pipeline.lake.tables import DEAD_LETTERS
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-pickle_by_value(arrow, dead_letter_task, queue_minute_task, shuffle, fold_task)
+pickle_by_value(arrow, dead_letter_task, queue_minute_task, recipients, shuffle, fold_task)
 
 BATCH_ROWS = 4_000_000
 """Events in one batch: a few hundred MB in memory, and a few seconds of work to lose when killed."""
@@ -147,11 +159,15 @@ class Build:
         with self._stages.stage("sort events by message"):
             shuffle_files = self._sorted(batch, with_dead_letters=lake.dead_letters in lacking)
         with self._stages.stage("fold messages"):
-            stale_files = self._stale_files(shuffle_files)
-            added, made = self._messages(shuffle_files, stale_files)
+            changes = [change for one in shuffle_files for change in one["groups"]]
+            groups = self._groups(changes, cursors["messages"])
+            stale_files = self._stale_files(shuffle_files, changes)
+            added, made = self._messages(shuffle_files, stale_files, groups, cursors["messages"])
         self._on_step("messages written")
         with self._stages.stage("count minutes, collect dead letters"), ThreadPoolExecutor(2) as threads:
             follow: list[tuple[LakeTable, Future[_Files]]] = []
+            if lake.groups in lacking:
+                follow.append((lake.groups, threads.submit(self._group_files, groups, bool(changes))))
             if lake.queue_minutes in lacking:
                 fact_files = [one["facts"] for one in made if one["facts"]]
                 follow.append((lake.queue_minutes, threads.submit(self._minutes, fact_files)))
@@ -207,15 +223,47 @@ class Build:
             [{**common, "segment": str(root / file.path)} for file in files],
         )
 
-    def _stale_files(self, shuffle_files: list[TaskResult]) -> list[DataFile]:
-        """The files of `messages` that may hold older rows of the batch's messages."""
+    def _groups(self, changes: list[dict[str, Any]], since: Cursor) -> pa.Table:
+        """All groups after the batch. A build that was interrupted may have committed them already."""
+        known = pa.concat_tables(
+            [GROUPS_SCHEMA.empty_table()]
+            + [pq.read_table(path, schema=GROUPS_SCHEMA) for path in self._paths(self._lake.groups)]
+        )
+        before = [row for row in known.to_pylist() if row["created_lsn"] <= since.get(row["node"], 0)]
+        for row in before:
+            if row["deleted_lsn"] is not None and row["deleted_lsn"] > since.get(row["node"], 0):
+                row.update(deleted_at=None, deleted_lsn=None)
+        return pa.Table.from_pylist(with_changes(before, changes), GROUPS_SCHEMA)
+
+    def _group_files(self, groups: pa.Table, changed: bool) -> _Files:
+        """The table is small and is written anew whenever it changes."""
+        table = self._lake.groups
+        if not changed:
+            return [], []
+        place = table.place()
+        place.mkdir(parents=True)
+        pq.write_table(groups, place / "groups.parquet", compression="zstd", version="2.6", store_schema=False)
+        return [place / "groups.parquet"], table.files()
+
+    def _paths(self, table: LakeTable) -> list[str]:
+        return [str(table.root.resolve() / file.path) for file in table.files()]
+
+    def _stale_files(self, shuffle_files: list[TaskResult], changes: list[dict[str, Any]]) -> list[DataFile]:
+        """The files of `messages` that may hold older rows of the batch's messages, or live messages of queues whose
+        groups have changed."""
         seconds = np.unique(
             np.concatenate([np.array(shuffle_file["seconds"], np.int64) for shuffle_file in shuffle_files])
         )
-        return [file for file in self._lake.messages.files() if _holds(file, seconds)]
+        queues = {change["queue"] for change in changes}
+        return [
+            file
+            for file in self._lake.messages.files()
+            if _holds(file, seconds)
+            or (file.nulls["ended_at"] != 0 and any(file.may_hold("queue", queue, queue) for queue in queues))
+        ]
 
     def _messages(
-        self, shuffle_files: list[TaskResult], stale_files: list[DataFile]
+        self, shuffle_files: list[TaskResult], stale_files: list[DataFile], groups: pa.Table, since: Cursor
     ) -> tuple[list[Path], list[TaskResult]]:
         """Write the batch's messages, without committing them. Returns their files, and what else the tasks wrote."""
         table = self._lake.messages
@@ -227,8 +275,12 @@ class Build:
             ].tolist()
         place = table.place()
         place.mkdir(parents=True)
+        groups_file = self._scratch_dir / "groups.parquet"
+        pq.write_table(groups, groups_file)
         common = {
-            "shuffle_files": [shuffle_file["shuffle_file"] for shuffle_file in shuffle_files],
+            "shuffle_files": [one["shuffle_file"] for one in shuffle_files if one["shuffle_file"]],
+            "groups": str(groups_file),
+            "since": list(since.items()),
             "old": old,
             "place": str(self._scratch_dir),
             "target": str(place.resolve()),

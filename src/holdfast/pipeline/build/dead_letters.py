@@ -13,20 +13,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-ERROR_MAX = 300
-"""Characters of an error that its pattern is made from: errors differ at their beginning."""
-
-# Details that differ from one occurrence to the next, most specific first, and their placeholders.
-DETAILS = (
-    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<uuid>"),
-    (r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?", "<time>"),
-    (r"[\w.+-]+@[\w-]+\.[\w.-]+", "<email>"),
-    (r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b", "<address>"),
-    (r"\b0x[0-9a-fA-F]+\b", "<hex>"),
-    (r"\b(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,}\b", "<hex>"),
-    (r"\d+(\.\d+)?", "<n>"),
-    (r"\s+", " "),
-)
+from holdfast.fingerprints import DETAILS, DIGITS, ERROR_MAX, NUMBERS
 
 
 def error_pattern(error: Column) -> Column:
@@ -39,8 +26,7 @@ def payload_shape(payload: Column) -> Column:
     """The structure of a payload: keys and types of JSON, else `text`, `binary` or `empty`."""
     text = F.when(F.is_valid_utf8(payload.cast("string")), payload.cast("string"))
     shape = F.schema_of_variant(F.try_parse_json(text))
-    # Whether a number has a fraction, and how many digits, is a value and not a shape.
-    numbers = F.regexp_replace(shape, r"BIGINT|DOUBLE|FLOAT|DECIMAL\(\d+,\s*\d+\)", "NUMBER")
+    numbers = F.regexp_replace(shape, NUMBERS, "NUMBER")
     return (
         F.when(payload.isNull(), F.lit("unknown"))
         .when(F.length(payload) == 0, F.lit("empty"))
@@ -51,7 +37,7 @@ def payload_shape(payload: Column) -> Column:
 
 def fingerprint(reason: Column, pattern: Column, shape: Column) -> Column:
     """Sixteen hex digits for deaths of the same kind."""
-    return F.substring(F.sha2(F.concat_ws("\x01", F.coalesce(reason, F.lit("")), pattern, shape), 256), 1, 16)
+    return F.substring(F.sha2(F.concat_ws("\x01", F.coalesce(reason, F.lit("")), pattern, shape), 256), 1, DIGITS)
 
 
 def with_fingerprint(deaths: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.build.fold import CODES, NOTHING, Ints, coded, codes_of, numbers_of
 from holdfast.pipeline.build.timeline import BUCKETS_PER_DOUBLING
+from holdfast.pipeline.lake.tables import RECEIVED
 
 MINUTE = 60_000_000
 
@@ -82,12 +83,14 @@ class _Places:
 
 
 def _of_events(events: pa.Table) -> pa.Table:
-    """Counts of events by kind, and the bytes that were stored."""
+    """Counts of events by kind, and the bytes that were stored. That a message waits without a group is no count."""
     places = _Places(events)
     kinds = coded(events["event"])
     what = numbers_of(pc.index_in(kinds.dictionary, pa.array(CODES)))[codes_of(kinds)]
     minutes = numbers_of(events["at"]) // MINUTE
-    counted = places.count(places.of, minutes, what, np.ones(len(what), np.int64), _NAMES.__getitem__)
+    some = np.flatnonzero((what != CODES.index(RECEIVED)) | (places.of != places.own))
+    ones = np.ones(len(some), np.int64)
+    counted = places.count(places.of[some], minutes[some], what[some], ones, _NAMES.__getitem__)
     if "size_bytes" not in events.column_names:
         return counted
     stored = np.flatnonzero(what == CODES.index("enqueued"))
@@ -108,7 +111,7 @@ def _of_messages(changes: pa.Table) -> list[pa.Table]:
     in_batch, leads = (changes[name].to_numpy(zero_copy_only=False) for name in ("in_batch", "leads"))
     was_leased, was_out = (changes[name].is_null().to_numpy() for name in ("was_leased_at", "was_outcome"))
     was_gone, gone = numbers_of(changes["was_gone_at"]), numbers_of(changes["gone_at"])
-    moved = leads & (was_gone != gone)
+    moved = leads & (was_gone != gone) & changes["enqueued_at"].is_valid().to_numpy()  # else it was never counted
     return [
         _times("wait", changes, places, in_batch & was_leased, "first_leased_at"),
         _times("processing", changes, places, in_batch & was_out, "ended_at"),

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.lake.arrow import KINDS, MESSAGES_SCHEMA
-from holdfast.pipeline.lake.tables import ENDS, EVENTS
+from holdfast.pipeline.lake.tables import ENDS, EVENTS, RECEIVED
 
-NARROW = [name for name in EVENTS.names if name not in ("payload", "properties")]
+NARROW = [name for name in EVENTS.names if name not in ("payload", "properties", "group_kind", "start_after")]
 """The columns of `events` that `messages` is computed from."""
 
 OLD = "old"
@@ -31,7 +31,7 @@ OLD = "old"
 
 CODES = (
     *("enqueued", "duplicate", "leased", "extended", "acked", "failed", "released", "dead", "dropped", "expired"),
-    *("purged", "edited", OLD),
+    *("purged", "edited", RECEIVED, OLD),
 )
 STATES = ("waiting", "leased", *ENDS)
 
@@ -182,9 +182,10 @@ class _Fold:
     def result(self) -> pa.Table:
         columns = self._whole()
         columns |= self._delivery(columns)
-        live = columns["outcome"] == NOTHING
-        kept = self.grouped | ~self._any(self.grouped) | ~live
+        ended = columns["outcome"] != NOTHING
+        live = np.where(self.grouped, ~ended, ~ended & self._without_group())
         columns |= self._before(live)
+        kept = self.grouped | ended | (live & ~self._any(live & self.grouped))
         arrays = [self._array(field, columns[field.name]) for field in SCHEMA]
         rows = pa.Table.from_arrays(arrays, SCHEMA.names)
         return rows if kept.all() else rows.filter(pa.array(kept))
@@ -198,6 +199,16 @@ class _Fold:
         if field.type in (pa.bool_(), pa.float64()):
             return pa.array(column, field.type, from_pandas=True)
         return pa.array(column, pa.int64(), mask=column == NOTHING).cast(field.type)
+
+    def _without_group(self) -> Ints:
+        """Rows without a group whose messages are for none: no group has received them, or not since the last one
+        left."""
+        left = self._number("lsn", self._last(RECEIVED))
+        was_open = (self.old >= 0) & (self._was("outcome") == NOTHING)
+        marked = np.where(left != NOTHING, left, np.where(was_open | ~self._any(self.grouped), 0, NOTHING))
+        received: Ints = self._of_message(np.where(self.grouped, left, NOTHING))
+        waits: Ints = ~self.grouped & (marked != NOTHING) & (received < marked)
+        return waits
 
     def _any(self, mask: Ints) -> Ints:
         return self._of_message(mask.astype(np.int64)) > 0
@@ -216,7 +227,8 @@ class _Fold:
         return {
             "message_id": self._number("message_id", self.starts),
             **{name: self._text(name, self.starts) for name in ("group", "namespace", "queue")},
-            "partition": self._number("partition", self.starts),
+            # A duplicate may be in another partition than the message that it repeats.
+            "partition": self._number("partition", np.where(source >= 0, source, self.starts)),
             **{name: self._text(name, source) for name in texts},
             **{name: self._number(name, source) for name in ("node", "source_id", "size_bytes")},
             "enqueued_at": self._number("at", source),
@@ -237,12 +249,14 @@ class _Fold:
     def _delivery(self, whole: dict[str, Ints | pa.Array]) -> dict[str, Ints | pa.Array]:
         """Columns of a message in one group."""
         leased, failed, ended = self._last("leased"), self._last("failed"), self._last(*ENDS)
-        last_event = self._last("leased", "failed", "released", "extended")
+        last_event = self._last("leased", "failed", "released", "extended", RECEIVED)
         spent = self._mask("failed", "dead", "dropped", "expired") & self._named("error")
         spent_at = self._last_of(spent)
         leased_node, ended_node = self._number("node", leased), self._number("node", ended)
         again = (ended < 0) & (leased >= 0) & (leased_node == self._was("ended_node"))
         again |= (ended >= 0) & (leased > ended) & (leased_node == ended_node)
+        received = self._last(RECEIVED)
+        again |= received > ended
         outcome = np.where(ended >= 0, self._state(ended), self._was("outcome"))
         outcome = np.where(again, NOTHING, outcome)
         state = np.where(last_event >= 0, self._state(last_event), self._was("state"))
@@ -256,10 +270,12 @@ class _Fold:
             "ended_lsn": _either(self._number("lsn", ended), self._was("ended_lsn")),
             "ended_node": _either(ended_node, self._was("ended_node")),
         }
+        received_at = _either(self._number("at", received), self._was("received_at"))
         at_the_end = {name: np.where(again, NOTHING, value) for name, value in at_the_end.items()}
         attempts = [self._number("attempt", places) for places in (leased, failed, ended, self.old)]
         lsn_first = np.minimum.reduceat(np.where(self.lsn == NOTHING, np.iinfo(np.int64).max, self.lsn), self.starts)
         lsn_last = np.maximum.reduceat(self.lsn, self.starts)
+        lsn_first = _either(self._was("first_lsn"), np.where(lsn_last == NOTHING, NOTHING, lsn_first))
         return {
             "outcome": outcome,
             "state": np.where(outcome != NOTHING, outcome, state),
@@ -273,9 +289,11 @@ class _Fold:
             "last_failed_at": _either(self._number("at", failed), self._was("last_failed_at")),
             "consumer": self._text("consumer", self._who(ended, leased)),
             "leased_lsn": _either(self._number("lsn", leased), self._was("leased_lsn")),
-            "first_lsn": _either(self._was("first_lsn"), np.where(lsn_last == NOTHING, NOTHING, lsn_first)),
+            # A row without a group goes when a group receives the message, and may come again.
+            "first_lsn": np.where(self.grouped | (whole["enqueued_lsn"] == NOTHING), lsn_first, whole["enqueued_lsn"]),
             "last_lsn": _either(lsn_last, self._was("last_lsn")),
-            **_times(whole, outcome, first, last, at_the_end["ended_at"]),
+            "received_at": received_at,
+            **_times(whole, outcome, received_at, first, last, at_the_end["ended_at"]),
         }
 
     def _state(self, places: Ints) -> Ints:
@@ -294,11 +312,10 @@ class _Fold:
 
     def _before(self, live: Ints) -> dict[str, Ints | pa.Array]:
         """The columns of BEFORE: how the rows were, and when the message had ended in all groups."""
-        in_group = self._any(self.grouped)
-        still = np.where(in_group, self._any(live & self.grouped), self._any(live))
+        still = self._any(live)
         was = self.old >= 0
         was_live = self._any(was & (self._was("outcome") == NOTHING))
-        ended = np.where(live, NOTHING, self._ended_at())
+        ended = self._ended_at()
         lead = np.zeros(len(self.starts), bool)
         first_group = np.minimum.reduceat(
             np.where(self.grouped, np.arange(len(self.starts)), len(self.starts)), self.messages
@@ -326,6 +343,7 @@ _LEADS_TO = {
     "extended": STATES.index("leased"),
     "failed": STATES.index("waiting"),
     "released": STATES.index("waiting"),
+    RECEIVED: STATES.index("waiting"),
     **{end: STATES.index(end) for end in ENDS},
 }
 
@@ -353,10 +371,10 @@ def numbers_of(column: pa.ChunkedArray | pa.Array) -> Ints:
 
 
 def _times(
-    whole: dict[str, Ints | pa.Array], outcome: Ints, first: Ints, last: Ints, ended: Ints
+    whole: dict[str, Ints | pa.Array], outcome: Ints, received: Ints, first: Ints, last: Ints, ended: Ints
 ) -> dict[str, Ints | pa.Array]:
     enqueued, planned = whole["enqueued_at"], whole["deliver_at"]
-    available = np.where(enqueued == NOTHING, NOTHING, np.maximum(enqueued, planned))
+    available = np.where(enqueued == NOTHING, NOTHING, np.maximum(np.maximum(enqueued, planned), received))
     acked = outcome == STATES.index("acked")
     return {
         "wait_ms": _ms(first, available),

@@ -5,6 +5,7 @@ This module is pickled by value and sent to the executors. Paths are text, resul
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import pyarrow.parquet as pq
 
 from holdfast.pipeline.build.facts import facts
 from holdfast.pipeline.build.fold import NARROW, SCHEMA, Ints, coded, fold
+from holdfast.pipeline.build.recipients import CHANGES, received
 from holdfast.pipeline.build.shuffle import new_file, read_segment, read_shuffle_files, write_shuffle_file
 from holdfast.pipeline.lake.arrow import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import MESSAGES
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ID_SECOND_SHIFT = 32
 """Message ids shifted by this are time in steps of about a second: fine enough to find the files that a batch
@@ -42,24 +46,49 @@ _REPEATED = [
 
 
 def sort_segment(task: dict[str, Any]) -> dict[str, Any]:
-    """Sort `segment` into a shuffle file in `place`. Returns also the seconds in which its messages were enqueued, if
-    it has later events of them; and, `with_dead_letters`, a file with its deaths and dead letters."""
+    """Sort `segment` into a shuffle file in `place`. Returns also its events of groups; the seconds in which its
+    messages were enqueued, if it has later events of them; and, `with_dead_letters`, a file with its deaths and dead
+    letters."""
     table = read_segment(task["segment"], NARROW, CODED)
+    changes = _group_changes(task["segment"], table)
+    numbers = np.flatnonzero(table["message_id"].to_numpy())  # events of groups have no message
+    if changes:
+        table = table.take(pa.array(numbers)).combine_chunks()
+    if not table.num_rows:
+        nothing: dict[str, Any] = {"shuffle_file": None, "sample": [], "seconds": [], "dead_letters": None}
+        return {**nothing, "returned": [], "groups": changes}
     event = table["event"].combine_chunks()
     begun = pc.equal(event, "enqueued")
     moved = table["message_id"].filter(pc.invert(begun)).to_numpy()
     result = write_shuffle_file(table, task["place"])
+    result["groups"] = changes
     result["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
     result["dead_letters"], result["returned"] = None, []
     if task["with_dead_letters"]:
-        dead_letters = _dead_letter_rows(task["segment"], table, begun)
+        dead_letters = _dead_letter_rows(task["segment"], table, begun, numbers)
         result["dead_letters"] = _write(task["place"], "dead-letters", dead_letters)
         result["returned"] = _returned(dead_letters, task["undone"])
     return result
 
 
-def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
-    """Deaths, and messages that name a source, with payload and properties."""
+def _group_changes(segment: str, table: pa.Table) -> list[dict[str, Any]]:
+    """The events of groups, which are of no message, as plain values."""
+    chosen = np.flatnonzero(table["message_id"].to_numpy() == 0)
+    if not len(chosen):
+        return []
+    rows = table.take(pa.array(chosen)).to_pylist()
+    details = _rows_of(segment, ["group_kind", "start_after"], chosen).to_pylist()
+    found = [dict.fromkeys(CHANGES.names) | row | detail for row, detail in zip(rows, details, strict=True)]
+    return [{name: _plain(row[name]) for name in CHANGES.names} for row in found]
+
+
+def _plain(value: Any) -> Any:
+    """Results of tasks are plain values: times are microseconds."""
+    return (value - EPOCH) // timedelta(microseconds=1) if isinstance(value, datetime) else value
+
+
+def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array, numbers: Ints) -> pa.Table:
+    """Deaths, and messages that name a source, with payload and properties. `numbers`: of the rows in the segment."""
     wanted = pc.equal(table["event"].combine_chunks(), "dead")
     if "protocol" in table.column_names:
         undone = pc.fill_null(pc.equal(table["protocol"].combine_chunks(), "undo"), False)
@@ -70,7 +99,7 @@ def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array) -> pa.Tabl
     if not len(chosen):
         return EVENTS_SCHEMA.empty_table()
     dead_letters = table.take(pa.array(chosen))
-    bodies = _rows_of(segment, ["properties", "payload"], chosen)
+    bodies = _rows_of(segment, ["properties", "payload"], numbers[chosen])
     columns = {name: part[name] for part in (dead_letters, bodies) for name in part.column_names}
     arrays = [
         columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(chosen), field.type)
@@ -110,13 +139,15 @@ def _rows_of(path: str, columns: list[str], chosen: Ints) -> pa.Table:
 
 def fold_range(task: dict[str, Any]) -> dict[str, Any]:
     """Fold the messages with ids from `low` (inclusive) to `high`, from `shuffle_files` and the `old` files of the
-    table. Writes their rows to a file in `target`, and to `place` their facts and the rows that `dead_letters`
-    needs."""
+    table; `groups` is a file with all groups, `since` the lsn of each node after which the batch begins. Writes their
+    rows to a file in `target`, and to `place` their facts and the rows that `dead_letters` needs."""
     low, high = task["low"], task["high"]
     events = read_shuffle_files(task["shuffle_files"], low, high)
     old = _old_rows(task["old"], low, high)
     if not events.num_rows and not old.num_rows:
         return {"messages": None, "facts": None, "ends": None, "dead_letters": []}
+    groups = pq.read_table(task["groups"])
+    events = with_received(events, received(events, old, groups, dict(task["since"])))
     affected = _contains(events["message_id"].to_numpy(), old["message_id"].to_numpy())
     changes = fold(events, old.filter(pa.array(affected))) if events.num_rows else SCHEMA.empty_table()
     ends = _ends(changes)
@@ -126,6 +157,24 @@ def fold_range(task: dict[str, Any]) -> dict[str, Any]:
         "ends": _write(task["place"], "ends", ends),
         "dead_letters": ends["message_id"].filter(ends["source_id"].is_valid()).to_pylist(),
     }
+
+
+def with_received(events: pa.Table, following: pa.Table) -> pa.Table:
+    """The events with those that follow from them, which come first among events of one lsn."""
+    if not following.num_rows:
+        return events
+    arrays = {
+        name: following[name].combine_chunks()
+        for name in following.column_names
+        if following[name].null_count < len(following)
+    }
+    if not events.num_rows:
+        return pa.table(arrays)
+    for name, array in arrays.items():  # text as it is in the events
+        if name in events.column_names and pa.types.is_dictionary(events.schema.field(name).type):
+            arrays[name] = array.dictionary_encode()
+    joined = pa.concat_tables([pa.table(arrays), events], promote_options="default")
+    return joined.unify_dictionaries().combine_chunks()
 
 
 def _contains(values: Ints, wanted: Ints) -> Ints:

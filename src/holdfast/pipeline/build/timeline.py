@@ -2,10 +2,8 @@
 
 Imports nothing of Holdfast but the tables' columns: it is pickled by value and sent to the executors.
 
-A group's depth is the number of messages that it has not settled yet. The journal does not say when a group was
-created, so a group is assumed to begin with what was stored when it was first seen: that is exact for a queue's first
-group and for groups that start at the beginning. For a group that started at the end of a queue, the depth is too high
-by what the queue held then.
+A depth is what came less what left: of a queue, messages enqueued and messages that ended in all groups; of a group,
+messages it received and those that ended in it. Both continue from minute to minute.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.pipeline.lake.arrow import schema_of
-from holdfast.pipeline.lake.tables import ENDS, MINUTE_COUNTS, QUEUE_MINUTES
+from holdfast.pipeline.lake.tables import ENDS, MINUTE_COUNTS, QUEUE_MINUTES, RECEIVED
 
 BUCKETS_PER_DOUBLING = 8
 """A bucket of the histograms is 9 % wide, so a percentile is accurate to 5 %."""
@@ -24,7 +22,6 @@ BUCKETS_PER_DOUBLING = 8
 CARRIED = {
     "carried:enqueued": "enqueued_total",
     "carried:ended": "ended_total",
-    "carried:skipped": "skipped",
 }
 """Facts that carry the last row before the first minute, and the columns they come from."""
 
@@ -80,7 +77,8 @@ def _add_existing(queues: Queues, old: list[Row]) -> None:
         if key not in begun:  # the totals before it: retention may have removed earlier rows
             begun.add(key)
             ended = row["gone"] if row["group"] is None else sum(row[end] for end in ENDS)
-            carried = (row["enqueued_total"] - row["enqueued"], row["ended_total"] - ended, row["skipped"])
+            came = row["enqueued"] if row["group"] is None else row[RECEIVED]
+            carried = (row["enqueued_total"] - came, row["ended_total"] - ended)
             pairs += zip(BEGUN, carried, strict=True)
         for what, value in pairs:
             if value or what in BEGUN:
@@ -88,59 +86,26 @@ def _add_existing(queues: Queues, old: list[Row]) -> None:
 
 
 def _queue(namespace: str, queue: str, groups: dict[str | None, Minutes]) -> list[Row]:
-    """The rows of one queue: first its own minutes, then those of its groups, which need its totals."""
-    own: list[Row] = []
-    before = _carried(groups.get(None, {}))
-    enqueued, gone = before["carried:enqueued"], before["carried:ended"]
-    history: list[tuple[int, int, int]] = []  # minute, and enqueued and gone up to its end
-    start = (enqueued, gone)
-    for minute, facts in sorted(_minutes(groups.get(None, {})).items()):
-        enqueued += facts.get("enqueued", 0)
-        gone += facts.get("gone", 0)
-        history.append((minute, enqueued, gone))
-        own.append(_row(namespace, queue, None, minute, facts, (enqueued, gone, 0), enqueued - gone))
-    for group, minutes in sorted((name, found) for name, found in groups.items() if name is not None):
-        own += _group(namespace, queue, group, minutes, start, history)
-    return own
-
-
-def _group(
-    namespace: str,
-    queue: str,
-    group: str,
-    minutes: Minutes,
-    start: tuple[int, int],
-    history: list[tuple[int, int, int]],
-) -> list[Row]:
-    before = _carried(minutes)
-    seen = before["seen"]
-    ended, skipped = before["carried:ended"], before["carried:skipped"]
-    made: list[Row] = []
-    at, stored, gone = 0, *start
-    for minute, facts in sorted(_minutes(minutes).items()):
-        while at < len(history) and history[at][0] < minute:
-            _, stored, gone = history[at]
-            at += 1
-        if not seen:
-            skipped, seen = gone, 1
-        while at < len(history) and history[at][0] <= minute:
-            _, stored, gone = history[at]
-            at += 1
-        ended += sum(facts.get(end, 0) for end in ENDS)
-        depth = max(stored - skipped - ended, 0)
-        made.append(_row(namespace, queue, group, minute, facts, (stored, ended, skipped), depth))
-    return made
+    """The rows of one queue: its own, then those of its groups."""
+    found: list[Row] = []
+    for group in sorted(groups, key=lambda name: name or ""):
+        before = _carried(groups[group])
+        came, left = before["carried:enqueued"], before["carried:ended"]
+        for minute, facts in sorted(_minutes(groups[group]).items()):
+            came += facts.get("enqueued" if group is None else RECEIVED, 0)
+            left += facts.get("gone", 0) if group is None else sum(facts.get(end, 0) for end in ENDS)
+            found.append(_row(namespace, queue, group, minute, facts, came, left))
+    return found
 
 
 def _carried(minutes: Minutes) -> Facts:
     """The totals of a queue or group before its first minute here."""
-    found = dict.fromkeys([*CARRIED, "seen"], 0)
+    found = dict.fromkeys(CARRIED, 0)
     for names in (CARRIED, BEGUN):
         for facts in minutes.values():
             for what in names:
                 if what in facts:
                     found[what.replace("begun", "carried")] = facts[what]
-                    found["seen"] = 1
     return found
 
 
@@ -159,8 +124,8 @@ def _row(
     group: str | None,
     minute: int,
     facts: Facts,
-    totals: tuple[int, int, int],
-    depth: int,
+    came: int,
+    left: int,
 ) -> Row:
     waits, processings = _histogram(facts, "wait:"), _histogram(facts, "processing:")
     row: Row = {
@@ -170,12 +135,11 @@ def _row(
         "minute": minute,
         **{name: facts.get(name, 0) for name in MINUTE_COUNTS},
         "gone": facts.get("gone", 0),
-        "depth": depth,
+        "depth": came - left,
         "waits": sorted(waits.items()),
         "processings": sorted(processings.items()),
-        "enqueued_total": totals[0],
-        "ended_total": totals[1],
-        "skipped": totals[2],
+        "enqueued_total": came,
+        "ended_total": left,
     }
     for percent in (50, 95, 99):
         row[f"wait_p{percent}_ms"] = percentile(waits, percent)

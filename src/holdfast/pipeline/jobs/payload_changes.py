@@ -1,7 +1,7 @@
 """Changes to the payloads of redriven dead letters: fields set by SQL, or a function of the user's.
 
     --set "payload.amount = payload.amount * 100"     Spark computes the value; everything else stays as it was written
-    --transform fixes:cents                           def cents(payload: bytes, letter: dict) -> bytes
+    --transform fixes:cents                           def cents(payload: bytes, dead_letter: dict) -> bytes
 
 Spark computes the values; the driver, through which payloads go to the broker, puts them into the payloads.
 """

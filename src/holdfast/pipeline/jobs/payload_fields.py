@@ -19,13 +19,20 @@ from holdfast.errors import InvalidArgument
 BODY = "payload_json"
 """The column that holds the fields."""
 
-_STRING_OR_FIELD = re.compile(r"'(?:[^'\\]|\\.|'')*'|\bpayload(?=(?:\.[\w`]|\[\d))")
+_QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`"""
+_STRING_OR_FIELD = re.compile(_QUOTED + r"|\bpayload(?=(?:\.[\w`]|\[\d))")
 _TYPES = ((r"\bOBJECT<", "STRUCT<"), (r"(?<=[ <])(?:VOID|VARIANT)(?=[,>])", "STRING"))
 
 
 def rewritten(expression: str) -> str:
     """The expression with `payload.a.b` as a field of the column that holds them. Quoted text stays as it is."""
     return _STRING_OR_FIELD.sub(lambda match: BODY if match[0] == "payload" else match[0], expression)
+
+
+def whole(expression: str) -> str:
+    """The expression, rewritten and in parentheses: Spark takes words after one for its name, so that
+    `reason = 'rejected' AND` would be a condition called `AND`. The line end is for one that ends with a comment."""
+    return f"({rewritten(expression)}\n)"
 
 
 def with_text(frame: DataFrame) -> DataFrame:
@@ -64,12 +71,14 @@ def matching(frame: DataFrame, where: str, field: str = "--where") -> DataFrame:
     if not where:
         return readable
     with sql_errors_as(field):
-        filtered = with_fields(readable, where).where(rewritten(where))
+        readable = with_fields(readable, where)
+        readable.where(rewritten(where)).schema  # noqa: B018 - `a) OR (b` is one only in parentheses
+        filtered = readable.where(whole(where))
         filtered.schema  # noqa: B018 - on a Connect server Spark looks at the condition only now
     return filtered
 
 
 def value_of(expression: str) -> Column:
     """An expression's value as JSON, in an object under `v`; null: no value."""
-    value = F.expr(rewritten(expression))
+    value = F.expr(whole(expression))
     return F.when(value.isNotNull(), F.to_json(F.struct(value.alias("v"))))

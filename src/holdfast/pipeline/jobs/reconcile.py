@@ -2,15 +2,19 @@
 
 Three things together are the proof:
 
-    chain      every segment exists once and is unchanged; each manifest line seals the one before; no lsn is missing
+    chain      every segment exists once and is unchanged; each manifest line seals the one before; no lsn is missing,
+               from 1 or the one at which the exporter was switched on; the line that the store remembers, by its
+               number and hash, is the one in the manifest, so that no history was written anew
     balance    each enqueued message ended in each group that it was for, or is live
     broker     the deliveries that are open in the journal are live in the broker at the same lsn, and no others are
 
-Without a snapshot of the broker the third part is omitted, and the result says so.
+Without a snapshot of the broker the third part is omitted, and what the store remembers is not compared: the result
+says so.
 
-When a group is deleted, the deliveries that it had not settled go with it: they are counted separately and break
-nothing. A message that a group never leased, although the group had already begun with an earlier message of the same
-partition, is missed: a leasing group leases every message after its start before the message can end.
+For which groups a message is follows from the events of groups (build/recipients.py): one that a group received is
+open until it ends in that group, whether the group has begun with it or not. When a group is deleted, what it had not
+ended goes with it: that is counted separately and breaks nothing. Of groups that are older than their events nothing
+says where they began: what they never did anything with is counted as `unproved`.
 """
 
 from __future__ import annotations
@@ -25,22 +29,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidArgument
+from holdfast.journal.manifest import manifest_path, seal
 from holdfast.journal.snapshot import Snapshot
 from holdfast.journal.verify import verify
-from holdfast.pipeline.build import fold, shuffle
+from holdfast.pipeline.build import fold, recipients, shuffle
+from holdfast.pipeline.build.recipients import with_changes
 from holdfast.pipeline.build.shuffle import id_ranges
 from holdfast.pipeline.jobs import reconcile_task
 from holdfast.pipeline.lake import arrow, tables
+from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.segments import Segment
 from holdfast.pipeline.lake.tables import ENDS
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-pickle_by_value(arrow, fold, shuffle, reconcile_task, tables)
+pickle_by_value(arrow, fold, recipients, shuffle, reconcile_task, tables)
 
 LEFT_SECONDS = 24 * 3600
 """Scratch files of this age are removed: they were left by a reconcile that was killed."""
@@ -78,9 +87,11 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     purged: int = 0
     live: int = 0
     group_removed: int = 0
-    """Not settled when their group was deleted."""
+    """Not ended when their group was deleted."""
     before: int = 0
-    """Enqueued before the group's first message, and not for it."""
+    """Not for the group, as the event of its creation proves: they were gone before, or it began after them."""
+    unproved: int = 0
+    """Neither received nor touched by a group that is older than its events: nothing says whether they were for it."""
     broken: int = 0
 
 
@@ -139,6 +150,7 @@ class _Reconciliation:
         self._snapshot = snapshot
         self._snapshot_dir = snapshot_dir
         self._scratch_dir = str(Path(scratch_dir).resolve())
+        self._roster: list[dict[str, Any]] = []
         self._proof = Proof(chain=[], against_broker=snapshot is not None)
 
     def prove(self) -> Proof:
@@ -176,6 +188,7 @@ class _Reconciliation:
                     found[segment.path] = segment
         if snapshot is not None:
             ends = proof.last_lsn.get(snapshot.node, 0)
+            proof.chain += _differing_end(manifest_path(self._lake.path / "journal", snapshot.node), snapshot)
             if ends < snapshot.exported_lsn:
                 removed = snapshot.exported_lsn
                 proof.chain.append(
@@ -225,17 +238,16 @@ class _Reconciliation:
     def _checked(self, shuffle_files: list[TaskResult], live: TaskResult) -> list[TaskResult]:
         snapshot = self._snapshot
         queues = snapshot.queues if snapshot is not None else []
-        began: dict[tuple[Any, ...], int] = {}
-        for shuffle_file in shuffle_files:
-            for *place, message in shuffle_file["began"]:
-                began[tuple(place)] = min(message, began.get(tuple(place), message))
+        self._roster = with_changes([], [change for one in shuffle_files for change in one["groups"]])
+        roster = Path(self._scratch_dir) / "groups.parquet"
+        pq.write_table(pa.Table.from_pylist(self._roster, GROUPS_SCHEMA), roster)
         common: Task = {
-            "shuffle_files": [one["shuffle_file"] for one in shuffle_files],
+            "shuffle_files": [one["shuffle_file"] for one in shuffle_files if one["shuffle_file"]],
+            "roster": str(roster),
             "live": live["shuffle_file"],
             "against": snapshot is not None,
             "groups": [[queue.namespace, queue.name, group] for queue in queues for group in queue.groups],
             "journalled": [[queue.namespace, queue.name] for queue in queues if queue.journalled],
-            "began": [[*place, message] for place, message in began.items()],
             "named_max": NAMED_MAX,
         }
         sample = [one for shuffle_file in [*shuffle_files, live] for one in shuffle_file["sample"]]
@@ -255,9 +267,9 @@ class _Reconciliation:
         lively: dict[_Place, int] = {}
         bad: dict[_Place, int] = {}
         for one in found:
-            for *place, enqueued, acked, dead, dropped, expired, purged, still in one["balances"]:
-                totals = [enqueued, acked, dead, dropped, expired, purged, still]
-                key: _Place = tuple(place)
+            for namespace, queue, group, *totals in one["balances"]:
+                place = (namespace, queue, group)
+                key: _Place = place
                 rows[key] = [sum(pair) for pair in zip(rows.get(key, [0] * len(totals)), totals, strict=True)]
             for counts, into in ((one["live"], lively), (one["counts"], bad)):
                 for *place, count in counts:
@@ -266,22 +278,30 @@ class _Reconciliation:
         keys = sorted({*rows, *lively}, key=lambda key: tuple(part or "" for part in key))
         stored = {key[:2]: totals[0] for key, totals in rows.items() if key[2] is None}
         return [
-            self._balance(key, rows.get(key, [0] * 7), stored.get(key[:2], 0), lively.get(key, 0), bad.get(key, 0))
+            self._balance(key, rows.get(key, [0] * 8), stored.get(key[:2], 0), lively.get(key, 0), bad.get(key, 0))
             for key in keys
         ]
+
+    def _exists(self, key: _Place) -> bool:
+        """Whether the broker has a group."""
+        queues = self._snapshot.queues if self._snapshot is not None else []
+        return any((one.namespace, one.name) == key[:2] and key[2] in one.groups for one in queues)
 
     def _balance(self, key: _Place, totals: list[int], enqueued: int, live: int, broken: int) -> Balance:
         namespace, queue, group = key
         snapshot = self._snapshot
-        ended, opened = dict(zip(ENDS, totals[1:6], strict=True)), totals[6]
-        alive = live if snapshot is not None else opened
-        group_removed = before = 0
+        received, *ends, opened, removed = totals
+        ended = dict(zip(ENDS, ends, strict=True))
+        before = unproved = 0
         if group is not None:
-            if snapshot is not None and not any(
-                (one.namespace, one.name) == (namespace, queue) and group in one.groups for one in snapshot.queues
-            ):
-                group_removed = opened
-            before = max(enqueued - sum(ended.values()) - alive - group_removed, 0)
+            own = [row for row in self._roster if (row["namespace"], row["queue"], row["group"]) == key]
+            if not own and snapshot is not None and not self._exists(key):
+                removed, opened = removed + opened, 0
+            if own and not any(row["recorded"] for row in own):
+                before = max(enqueued - received, 0)
+            else:
+                unproved = max(enqueued - received, 0)
+        alive = live if snapshot is not None else opened
         return Balance(
             namespace=namespace,
             queue=queue,
@@ -289,7 +309,21 @@ class _Reconciliation:
             enqueued=enqueued,
             **ended,
             live=alive,
-            group_removed=group_removed,
+            group_removed=removed,
             before=before,
+            unproved=unproved,
             broken=broken,
         )
+
+
+def _differing_end(path: Path, snapshot: Snapshot) -> list[str]:
+    """The manifest against what the store remembers of it: the number and the hash of its last line then."""
+    if not snapshot.chain_length:
+        return []  # nothing was exported, or nothing since stores remember it
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    if len(lines) < snapshot.chain_length:
+        return [f"{path.name}: chain: it has {len(lines)} entries, the store knows of {snapshot.chain_length}"]
+    if seal(lines[snapshot.chain_length - 1]) != snapshot.chain_hash:
+        problem = "is not the one that the store remembers: the history before it was written anew"
+        return [f"{path.name}:{snapshot.chain_length}: chain: this entry {problem}"]
+    return []

@@ -12,23 +12,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from holdfast.pipeline.build.fold import NOTHING, Ints, coded, codes_of, numbers_of
+from holdfast.pipeline.build.recipients import CHANGES, received
 from holdfast.pipeline.build.shuffle import read_segment, read_shuffle_files, write_shuffle_file
-from holdfast.pipeline.lake.tables import ENDS
+from holdfast.pipeline.lake.arrow import MESSAGES_SCHEMA
+from holdfast.pipeline.lake.tables import ENDS, RECEIVED
 
-COLUMNS = ["lsn", "namespace", "queue", "partition", "group", "message_id", "event"]
+COLUMNS = ["lsn", "at", "node", "namespace", "queue", "partition", "group", "message_id", "event"]
 CODED = ["namespace", "queue", "group", "event"]
 LIVE = ["namespace", "queue", "partition", "group", "message_id", "state"]
 LIVE_CODED = ["namespace", "queue", "group", "state"]
 
-_EVENTS = ("other", "enqueued", "leased", *ENDS)
-_ENQUEUED, _LEASED, _FIRST_END = 1, 2, 3
+_EVENTS = ("other", "enqueued", "leased", RECEIVED, *ENDS)
+_ENQUEUED, _LEASED, _RECEIVED, _FIRST_END = 1, 2, 3, 4
 
 
 def sort_events(task: dict[str, Any]) -> dict[str, Any]:
     """Sort the rows of `segment` after the lsn `after` and up to `upto` into a shuffle file in `place`. Returns also
-    the first message of each group in each partition. A segment that cannot be read is reported as a problem."""
+    the events of groups. A segment that cannot be read is reported as a problem."""
     try:
         table = _missing(read_segment(task["segment"], COLUMNS, CODED), COLUMNS, CODED)
     except (OSError, pa.ArrowException, KeyError) as error:
@@ -37,9 +40,24 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
     inside = (lsn > task["after"]) & (lsn <= task["upto"])
     if not inside.all():
         table = table.filter(pa.array(inside))
-    if not table.num_rows:
-        return {"problem": None, "rows": 0, "began": []}
-    return {"problem": None, "rows": table.num_rows, "began": _began(table), **write_shuffle_file(table, task["place"])}
+    rows = table.num_rows
+    about_groups = np.flatnonzero(table["message_id"].to_numpy() == 0)
+    groups: list[dict[str, Any]] = []
+    if len(about_groups):
+        groups = _group_changes(task["segment"], task["after"], task["upto"])
+        table = table.filter(pc.not_equal(table["message_id"], 0)).combine_chunks()
+    found = {"problem": None, "rows": rows, "groups": groups, "shuffle_file": None, "sample": []}
+    return {**found, **write_shuffle_file(table, task["place"])} if table.num_rows else found
+
+
+def _group_changes(segment: str, after: int, upto: int) -> list[dict[str, Any]]:
+    """The events of groups in a segment, as plain values; it has some, so it is of a version that knows them."""
+    table = pq.ParquetFile(segment).read(columns=[*CHANGES.names, "message_id"], use_threads=False)
+    lsn = table["lsn"].to_numpy()
+    wanted = (table["message_id"].to_numpy() == 0) & (lsn > after) & (lsn <= upto)
+    rows = table.filter(pa.array(wanted)).select(CHANGES.names)
+    found: list[dict[str, Any]] = rows.set_column(1, "at", rows["at"].cast(pa.int64())).to_pylist()
+    return found
 
 
 def sort_live(task: dict[str, Any]) -> dict[str, Any]:
@@ -57,22 +75,13 @@ def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
     return table
 
 
-def _began(table: pa.Table) -> list[list[Any]]:
-    """For each place and group the first message that it has events of."""
-    rows = table.filter(table["group"].is_valid())
-    names = ["namespace", "queue", "partition", "group"]
-    plain = pa.table({**{name: rows[name] for name in names}, "message_id": rows["message_id"]})
-    found = plain.group_by(names, use_threads=False).aggregate([("message_id", "min")])
-    return [list(row.values()) for row in found.select([*names, "message_id_min"]).to_pylist()]
-
-
 # --- checking -------------------------------------------------------------------------------------------------------
 
 
 def check_range(task: dict[str, Any]) -> dict[str, Any]:
     """Check the messages with ids from `low` (inclusive) to `high`: what breaks the proof, and the balances of queues
-    and groups. With `live`, also against the broker: `groups` are those that exist, `journalled` the queues that keep a
-    journal, `began` the first message of each group."""
+    and groups. `roster` is a file of all groups. With `live`, also against the broker: `groups` are those that exist,
+    `journalled` the queues that keep a journal."""
     check = _RangeCheck(task)
     broken = check.broken()
     rows = [row for part in broken for row in part]
@@ -97,11 +106,14 @@ class _RangeCheck:
         # A duplicate was not stored; the message that it repeats may be in another partition.
         event = coded(events["event"])
         events = events.filter(pa.array(codes_of(event) != pc.index(event.dictionary, "duplicate").as_py()))
+        roster = pq.read_table(task["roster"])
+        events = _with_received(events, received(events, MESSAGES_SCHEMA.empty_table(), roster, {}))
         self._against = task["against"]
         live = read_shuffle_files([task["live"]] if task["live"] else [], low, high)
         self._live = live = _missing(live, LIVE, LIVE_CODED)
         self._task = task
         names = self._names = _Names(events, live)
+        self._rostered = names.existing(roster.select(["namespace", "queue", "group"]).to_pylist())
         kinds = coded(events["event"])
         kind = np.maximum(numbers_of(pc.index_in(kinds.dictionary, pa.array(_EVENTS))), 0)[codes_of(kinds)]
         ids, place, group = events["message_id"].to_numpy(), names.place[: len(events)], names.group[: len(events)]
@@ -111,18 +123,22 @@ class _RangeCheck:
         new = np.r_[True, (ids[1:] != ids[:-1]) | (place[1:] != place[:-1])][: len(ids)]
         starts = np.flatnonzero(new | np.r_[True, group[1:] != group[:-1]][: len(ids)])
         self.ids, self.place, self.group = ids[starts], place[starts], group[starts]
-        ended, leased = kind >= _FIRST_END, kind == _LEASED
+        ended, begun = kind >= _FIRST_END, (kind == _LEASED) | (kind == _RECEIVED)
         self.enqueued = _sums(kind == _ENQUEUED, starts)
         self.ends = _sums(ended, starts)
         self.first_end = -_greatest(np.where(ended, -lsn, NOTHING), starts)
         # the lsn, and in the lowest bits the outcome
-        last_end = _greatest(np.where(ended, lsn * 8 + kind, NOTHING), starts)
-        self.outcome = np.where(self.ends > 0, last_end % 8, 0)
-        last_lease = _greatest(np.where(leased, lsn, NOTHING), starts)
+        last_end = _greatest(np.where(ended, lsn * 16 + kind, NOTHING), starts)
+        self.outcome = np.where(self.ends > 0, last_end % 16, 0)
+        self.last_begin = np.maximum(_greatest(np.where(begun, lsn, NOTHING), starts), 0)
         self.last_lsn = _greatest(lsn, starts)
-        self.last_lease = np.maximum(last_lease, 0)
-        self.open = (self.ends == 0) | (self.last_lease > last_end // 8)
-        """Not ended, or leased again after its end (a group that was created again)."""
+        self.open = (self.ends == 0) | (self.last_begin > last_end // 16)
+        """Not ended, or received or leased again after its end (a group that was created again)."""
+        removed = codes_of(coded(events["reason"]))[order] if "reason" in events.column_names else np.full(len(ids), -1)
+        self.removed = _sums(ended & (removed >= 0), starts) > 0
+        """Ended with its group: only events that follow from others have a reason here."""
+        self.left = _greatest(np.where((kind == _RECEIVED) & (group < 0), lsn, NOTHING), starts)
+        """When the last group that had it left it to nobody."""
         self._known = np.unique(np.r_[self.ids, live["message_id"].to_numpy()])
         self._messages = np.flatnonzero(new[starts])  # the first of each message's rows
         self._sizes = np.diff(np.r_[self._messages, len(starts)])
@@ -135,14 +151,14 @@ class _RangeCheck:
             return self._unknown() if self._against else []
         stored = _sums(self.enqueued, self._messages)
         first = self._messages
-        twice = (self.ends > 1) & (self.last_lease < self.first_end)
+        twice = (self.ends > 1) & (self.last_begin < self.first_end)
         last = _greatest(self.last_lsn, self._messages)
         parts = [
             self._name("never enqueued", first[stored == 0], "last seen at lsn {}", last[stored == 0], whole=True),
             self._name("enqueued twice", first[stored > 1], "last seen at lsn {}", last[stored > 1], whole=True),
             self._name("ended twice", np.flatnonzero(twice), "last seen at lsn {}"),
         ]
-        return [*parts, self._missed(), *self._differing()] if self._against else parts
+        return [*parts, *self._differing()] if self._against else parts
 
     def _name(
         self, problem: str, rows: Ints, detail: str, numbers: Ints | None = None, *, whole: bool = False
@@ -159,38 +175,20 @@ class _RangeCheck:
             for row, number in zip(rows, details, strict=True)
         ]
 
-    def _missed(self) -> list[Named]:
-        """Messages that a group never leased, although it had begun before them."""
-        names = self._names
-        waiting = np.flatnonzero(~self.grouped & (self.enqueued > 0) & (self.ends == 0))
-        exist = {tuple(one) for one in self._task["groups"]}
-        come = np.r_[self._pairs(self.ids[self.grouped], self.group[self.grouped]), self._live_pairs()]
-        found: list[Named] = []
-        by_place = {place: waiting[self.place[waiting] == place] for place in np.unique(self.place[waiting]).tolist()}
-        for namespace, queue, partition, group, began in self._task["began"]:
-            if (namespace, queue, group) not in exist:
-                continue
-            rows = by_place.get(names.place_named(namespace, queue, partition))
-            if rows is None:
-                continue
-            due = rows[self.ids[rows] > began]
-            code = names.group_named(group)
-            missing = due[~np.isin(self._pairs(self.ids[due], np.full(len(due), code)), come)]
-            named = self._name("missed by the group", missing, "stored at lsn {}")
-            found += [(*one[:3], group, *one[4:]) for one in named]
-        return found
-
     def _differing(self) -> list[list[Named]]:
         """The journal's open deliveries against the broker's."""
-        exist = self._names.existing(self._task["groups"])
-        there = self.grouped & exist(self.place, self.group)
+        groups = [dict(zip(("namespace", "queue", "group"), one, strict=True)) for one in self._task["groups"]]
+        exist = self._names.existing(groups)
+        there = self.grouped & (exist(self.place, self.group) | self._rostered(self.place, self.group))
         gone = "open in the journal since lsn {}, not in the broker"
         pairs = self._pairs(self.ids, self.group)
         live = self._live_pairs()
         live_ids = self._live["message_id"].to_numpy()[self._live_kept()]
         lost = np.flatnonzero(there & self.open & ~np.isin(pairs, live))
-        has_group = np.repeat(np.maximum.reduceat(self.grouped.astype(np.int64), self._messages) > 0, self._sizes)
-        alone = ~self.grouped & (self.enqueued > 0) & self.open & ~has_group & ~np.isin(self.ids, live_ids)
+        begins = np.where(self.grouped, self.last_begin, NOTHING)
+        received_at = np.repeat(np.maximum.reduceat(begins, self._messages), self._sizes)
+        for_nobody = (received_at == NOTHING) | (self.left > received_at)
+        alone = ~self.grouped & (self.enqueued > 0) & self.open & for_nobody & ~np.isin(self.ids, live_ids)
         over = np.flatnonzero(self.grouped & ~self.open)
         undead = over[np.isin(pairs[over], live)]
         return [
@@ -236,14 +234,15 @@ class _RangeCheck:
     # --- balance ----------------------------------------------------------------------------------------------------
 
     def balances(self) -> list[list[Any]]:
-        """Each queue and group: enqueued, the ends in the order of ENDS, open."""
+        """Each queue and group: enqueued or received, the ends in the order of ENDS, open, removed with the group."""
         if not len(self.ids):
             return []
         key = self._names.queue_number(self.place) * (self._names.groups + 1) + self.group + 1
         keys, inverse = np.unique(key, return_inverse=True)
-        columns = [np.bincount(inverse, self.enqueued)]
-        ends = [~self.open & (self.outcome == _FIRST_END + code) for code in range(len(ENDS))]
-        columns += [np.bincount(inverse, counted, len(keys)) for counted in (*ends, self.grouped & self.open)]
+        columns = [np.bincount(inverse, np.where(self.grouped, 1, self.enqueued), len(keys))]
+        removed = ~self.open & self.removed & (self.outcome == _FIRST_END + ENDS.index("purged"))
+        ends = [~self.open & ~removed & (self.outcome == _FIRST_END + code) for code in range(len(ENDS))]
+        columns += [np.bincount(inverse, counted, len(keys)) for counted in (*ends, self.grouped & self.open, removed)]
         first = np.zeros(len(keys), np.int64)
         first[inverse] = np.arange(len(key))  # any row of each
         return [
@@ -295,22 +294,30 @@ class _Names:
     def group_of(self, number: int) -> str | None:
         return self._group_names[number] if number >= 0 else None
 
-    def place_named(self, namespace: str, queue: str, partition: int) -> int:
-        number = self._numbers.get((namespace, queue))
-        return -1 if number is None or partition >= self._width else number * self._width + partition
-
-    def group_named(self, name: str) -> int:
-        return self._groups.get(name, len(self._group_names))
-
-    def existing(self, groups: list[list[str]]) -> Any:
-        """A function of places and groups: whether the group exists there."""
+    def existing(self, groups: list[dict[str, str]]) -> Any:
+        """A function of places and groups: whether the group is one of these."""
         wide = len(self._group_names) + 1
         known = [
-            self._numbers[namespace, queue] * wide + self._groups[group]
-            for namespace, queue, group in groups
-            if (namespace, queue) in self._numbers and group in self._groups
+            self._numbers[one["namespace"], one["queue"]] * wide + self._groups[one["group"]]
+            for one in groups
+            if (one["namespace"], one["queue"]) in self._numbers and one["group"] in self._groups
         ]
         return lambda place, group: np.isin(self.queue_number(place) * wide + group, known)
+
+
+def _with_received(events: pa.Table, following: pa.Table) -> pa.Table:
+    """The events with those that follow from them."""
+    if not following.num_rows:
+        return events
+    following = following.select([*COLUMNS, "reason"])
+    for name in [*CODED, "reason"]:
+        following = following.set_column(
+            following.column_names.index(name), name, following[name].combine_chunks().dictionary_encode()
+        )
+    events = events.select(COLUMNS).append_column(
+        "reason", pa.nulls(len(events), pa.dictionary(pa.int32(), pa.string()))
+    )
+    return pa.concat_tables([following, events.cast(following.schema)]).unify_dictionaries().combine_chunks()
 
 
 def _both(events: pa.Table, live: pa.Table, name: str) -> pa.Array:

@@ -152,19 +152,19 @@ class Redriver:
 
     def _move(
         self, dead_letters: Iterable[tuple[int, bytes | TransformError | None]], rate: float, full_seconds: float
-    ) -> dict[str, wire.LetterFate]:
+    ) -> dict[str, wire.RedriveOutcome]:
         """Move dead letters, request by request. Returns the results of those that were moved."""
         size = (
             max(min(int(rate / REQUESTS_PER_SECOND), DEAD_LETTERS_PER_REQUEST), 1) if rate else DEAD_LETTERS_PER_REQUEST
         )
-        gone: dict[str, wire.LetterFate] = {}
+        gone: dict[str, wire.RedriveOutcome] = {}
         began, sent = time.monotonic(), 0
         for batch in self._batches(dead_letters, size):
-            fates = self._send(batch, full_seconds)
-            gone |= {fate.letter: fate for fate in fates if fate.fate in {"moved", "repeated"}}
+            outcomes = self._send(batch, full_seconds)
+            gone |= {outcome.dead_letter: outcome for outcome in outcomes if outcome.outcome in {"moved", "repeated"}}
             if self.run.stopped:
                 break
-            sent += sum(fate.fate == "moved" for fate in fates)
+            sent += sum(outcome.outcome == "moved" for outcome in outcomes)
             if rate:
                 time.sleep(max(began + sent / rate - time.monotonic(), 0))
         return gone
@@ -186,27 +186,27 @@ class Redriver:
         if batch:
             yield batch
 
-    def _send(self, batch: dict[int, bytes | None], full_seconds: float) -> list[wire.LetterFate]:
+    def _send(self, batch: dict[int, bytes | None], full_seconds: float) -> list[wire.RedriveOutcome]:
         """One request. Dead letters whose queue is full are retried for a while."""
         run, until = self.run, time.monotonic() + full_seconds
-        outcomes: list[wire.LetterFate] = []
+        outcomes: list[wire.RedriveOutcome] = []
         wanted = {str(dead_letter): payload for dead_letter, payload in batch.items()}
         while wanted:
-            fates = self._client.audited_redrive(run.queue, run.id, wanted, to=run.to, note=run.note)
-            later = [fate for fate in fates if fate.retryable]
-            outcomes += [fate for fate in fates if not fate.retryable]
+            answered = self._client.audited_redrive(run.queue, run.id, wanted, to=run.to, note=run.note)
+            later = [outcome for outcome in answered if outcome.retryable]
+            outcomes += [outcome for outcome in answered if not outcome.retryable]
             if later and time.monotonic() > until:
                 outcomes += later
                 run.stopped = f"{later[0].problem} Run it again with --audit {run.id}"
                 break
-            wanted = {fate.letter: wanted[fate.letter] for fate in later}
+            wanted = {outcome.dead_letter: wanted[outcome.dead_letter] for outcome in later}
             if wanted:
                 time.sleep(POLL_INTERVAL_SECONDS)
-        for fate in outcomes:
-            if fate.fate in {"moved", "repeated"}:
+        for outcome in outcomes:
+            if outcome.outcome in {"moved", "repeated"}:
                 run.moved += 1
             else:
-                self._skip(Unmoved(int(fate.letter), fate.fate, fate.problem))
+                self._skip(Unmoved(int(outcome.dead_letter), outcome.outcome, outcome.problem))
         self._seen += len(outcomes)
         if self._progress is not None:
             self._progress(self._seen)
@@ -218,16 +218,20 @@ class Redriver:
         if len(run.unmoved) < UNMOVED_MAX:
             run.unmoved.append(one)
 
-    def _watch(self, canaries: dict[str, wire.LetterFate], wait_seconds: float) -> None:
+    def _watch(self, canaries: dict[str, wire.RedriveOutcome], wait_seconds: float) -> None:
         """Wait until the canaries are done or have died again."""
         run, until = self.run, time.monotonic() + wait_seconds
         while canaries:
             statuses = {
-                fate.letter: fate for fate in self._client.redriven(run.queue, run.id) if fate.letter in canaries
+                outcome.dead_letter: outcome
+                for outcome in self._client.redriven(run.queue, run.id)
+                if outcome.dead_letter in canaries
             }
-            counted = Counter(fate.fate for fate in statuses.values())
+            counted = Counter(outcome.outcome for outcome in statuses.values())
             if counted["dead"]:
-                names = ", ".join(sorted(fate.message for fate in statuses.values() if fate.fate == "dead")[:SAMPLE])
+                names = ", ".join(
+                    sorted(outcome.message for outcome in statuses.values() if outcome.outcome == "dead")[:SAMPLE]
+                )
                 run.stopped = f"of {len(canaries)} canaries {counted['dead']} died again: {names}"
                 return
             undone = sum(counted[state] for state in ("waiting", "leased", "partly"))
@@ -269,12 +273,16 @@ def undo(
     kept: list[Unmoved] = []
     counted: Counter[str] = Counter()
     undone = 0
-    for number, fate in enumerate(client.undo_redrive(run.queue, run.id), 1):
-        if fate.fate == "undone":
+    for number, outcome in enumerate(client.undo_redrive(run.queue, run.id), 1):
+        if outcome.outcome == "undone":
             undone += 1
         else:
-            counted[fate.fate] += 1
-            kept.append(Unmoved(int(fate.letter), fate.fate, fate.problem, int(fate.message or 0), fate.queue))
+            counted[outcome.outcome] += 1
+            kept.append(
+                Unmoved(
+                    int(outcome.dead_letter), outcome.outcome, outcome.problem, int(outcome.message or 0), outcome.queue
+                )
+            )
         if progress is not None:
             progress(number)
     run.undone, run.not_undone = undone, dict(counted)

@@ -138,6 +138,7 @@ def report(
     stages.explain("queue_minutes", inside)
     with stages.stage("add up minutes"):
         summaries = _summaries(inside, step)
+        _carry_forward(minutes.where(F.col("minute") < F.lit(since)), summaries, since, step)
     with stages.stage("percentiles"):
         _measure(inside, summaries)
         _measure_points(inside, summaries, step)
@@ -183,15 +184,7 @@ def _summaries(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None]
         key = (row["namespace"], row["queue"], row["group"])
         summary = found.get(key)
         if summary is None:
-            summary = found[key] = QueueSummary(
-                namespace=key[0],
-                queue=key[1],
-                group=key[2],
-                counts=dict.fromkeys(MINUTE_COUNTS, 0),
-                depth=0,
-                depth_max=0,
-                points=[],
-            )
+            summary = found[key] = _empty_summary(key)
         for name in MINUTE_COUNTS:
             summary.counts[name] += row[name]
         summary.depth = row["depth"]
@@ -200,6 +193,36 @@ def _summaries(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None]
         counts = (row["enqueued"], row["acked"], row["failed"], row["dead"])
         summary.points.append(Point(at, *counts, row["depth"], row["depth_max"]))
     return found
+
+
+def _carry_forward(
+    earlier: DataFrame, summaries: dict[tuple[str, str, str | None], QueueSummary], since: datetime, step: int
+) -> None:
+    """Queues and groups begin with the depth of their last minute before the range, and keep it if nothing happens."""
+    width = 60 * step
+    at = datetime.fromtimestamp(since.timestamp() // width * width, UTC)
+    last = earlier.groupBy("namespace", "queue", "group").agg(F.max(F.struct("minute", "depth")).alias("last"))
+    for row in last.where("last.depth != 0").collect():
+        key, depth = (row["namespace"], row["queue"], row["group"]), row["last"]["depth"]
+        summary = summaries.get(key)
+        if summary is None:
+            summary = summaries[key] = _empty_summary(key)
+            summary.depth = depth
+        summary.depth_max = max(summary.depth_max, depth)
+        if not summary.points or summary.points[0].at > at:
+            summary.points.insert(0, Point(at, 0, 0, 0, 0, depth, depth))
+
+
+def _empty_summary(key: tuple[str, str, str | None]) -> QueueSummary:
+    return QueueSummary(
+        namespace=key[0],
+        queue=key[1],
+        group=key[2],
+        counts=dict.fromkeys(MINUTE_COUNTS, 0),
+        depth=0,
+        depth_max=0,
+        points=[],
+    )
 
 
 def _measure(inside: DataFrame, summaries: dict[tuple[str, str, str | None], QueueSummary]) -> None:

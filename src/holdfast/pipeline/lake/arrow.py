@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from holdfast.pipeline.lake.tables import EVENTS, MESSAGES, Column
+from holdfast.pipeline.lake.tables import EVENTS, GROUPS, MESSAGES, Column
 
 KINDS: dict[str, pa.DataType] = {
     "bigint": pa.int64(),
@@ -30,3 +30,4 @@ def schema_of(columns: Iterable[Column]) -> pa.Schema:
 
 EVENTS_SCHEMA = schema_of(EVENTS.columns)
 MESSAGES_SCHEMA = schema_of(MESSAGES.columns)
+GROUPS_SCHEMA = schema_of(GROUPS.columns)

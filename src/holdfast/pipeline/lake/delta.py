@@ -27,20 +27,23 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import TablesDamaged
 from holdfast.files import sync_path
 from holdfast.pipeline.lake.arrow import schema_of
+from holdfast.pipeline.lake.delta_log import HOOKS, DeltaLog
 from holdfast.pipeline.lake.segments import Cursor
 from holdfast.pipeline.lake.tables import FORMAT, TableSpec
 
-Bound = int | datetime | None
+Bound = int | str | datetime | None
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """A file of a table, with the least and greatest value of the columns that the table keeps statistics of."""
+    """A file of a table, with the least and greatest value and the number of nulls of the columns that the table keeps
+    statistics of."""
 
     path: str
     size_bytes: int
     rows: int
     low: dict[str, Bound]
     high: dict[str, Bound]
+    nulls: dict[str, int | None]
 
     def may_hold(self, column: str, low: Bound, high: Bound) -> bool:
         """Whether it may hold a value from `low` to `high` (None: no bound). A file without statistics may."""
@@ -56,6 +59,7 @@ class LakeTable:
     def __init__(self, root: Path, spec: TableSpec) -> None:
         self.root = root
         self.spec = spec
+        self.log = DeltaLog(root)
         self._table: DeltaTable | None = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -102,6 +106,7 @@ class LakeTable:
                 row["num_records"],
                 {name: row.get(f"min.{name}") for name in columns},
                 {name: row.get(f"max.{name}") for name in columns},
+                {name: row.get(f"null_count.{name}") for name in columns},
             )
             for row in rows
         ]
@@ -123,8 +128,10 @@ class LakeTable:
             name=self.spec.name,
             description=self.spec.doc,
             configuration={"holdfast.format": str(FORMAT)},
+            post_commithook_properties=HOOKS,
             raise_if_key_not_exists=False,
         )
+        self.log.created()
 
     def place(self, what: str = "") -> Path:
         """The directory for the files of the next version. Files that an interrupted build left there are removed."""
@@ -150,7 +157,8 @@ class LakeTable:
         data_change: bool = True,
         commit_info: dict[str, str] | None = None,
     ) -> None:
-        """Add and remove files and move the cursor, all or nothing. The files are durable before the commit is made."""
+        """Add and remove files and move the cursor, all or nothing. The files are durable before the commit is made,
+        and the commit when this returns."""
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = []
         for path in added:
@@ -160,7 +168,8 @@ class LakeTable:
                 size = path.stat().st_size
                 name = str(path.relative_to(self.root))
                 actions.append(AddAction(name, size, {}, now, data_change, stats))
-        for directory in {path.parent for path in added}:
+        directories = {each for path in added for each in path.parents if each.is_relative_to(self.root)}
+        for directory in sorted(directories):
             sync_path(directory)
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes, {}) for file in removed]
         transactions = [Transaction(_app_id(node), lsn) for node, lsn in sorted((cursor or {}).items())]
@@ -171,11 +180,9 @@ class LakeTable:
             commit_properties=CommitProperties(
                 custom_metadata=commit_info, app_transactions=transactions, max_commit_retries=0
             ),
+            post_commithook_properties=HOOKS,
         )
-        self.load()
-        log = self.root / "_delta_log"
-        sync_path(log / f"{self.version:020d}.json")
-        sync_path(log)
+        self.log.committed(self.load())
 
     def sweep(self, keep_hours: int) -> list[str]:
         """Delete files that no version younger than `keep_hours` needs, and directories that are empty then.
@@ -209,17 +216,20 @@ def statistics(path: Path, spec: TableSpec) -> tuple[int, str]:
     meta = pq.read_metadata(path)
     low: dict[str, Bound] = {}
     high: dict[str, Bound] = {}
+    nulls: dict[str, int] = {}
     indexes = {meta.schema.column(index).path: index for index in range(meta.num_columns)}
     for name in spec.statistics_columns:
         found = [meta.row_group(group).column(indexes[name]).statistics for group in range(meta.num_row_groups)]
         if all(one is not None and one.has_min_max for one in found) and found:
             low[name] = min(one.min for one in found)
             high[name] = max(one.max for one in found)
+        if all(one is not None and one.has_null_count for one in found):
+            nulls[name] = sum(one.null_count for one in found)
     stats = {
         "numRecords": meta.num_rows,
         "minValues": {name: _plain(value) for name, value in low.items()},
         "maxValues": {name: _plain(value) for name, value in high.items()},
-        "nullCount": {},
+        "nullCount": nulls,
     }
     return meta.num_rows, json.dumps(stats)
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidArgument, RunNotFound
-from holdfast.files import sync_path
+from holdfast.files import make_directory, sync_path
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNMOVED_MAX = 1_000
@@ -128,7 +128,7 @@ class RunStore:
 
     def begin_with(self, run: JobRun, write: Callable[[Path], object]) -> None:
         """The same for a selection that is already written: a file, or a directory of files."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         path = self._parts(run.id)
         write(path)
         for file in (path, *path.glob("*.parquet")):

@@ -1,7 +1,7 @@
 """A lake on disk: the journal that the broker writes, and beside it the tables that the pipeline builds.
 
 LAKE/journal/     segments and manifests; only the broker writes here
-LAKE/tables/      events, messages, queue_minutes, dead_letters: Delta tables
+LAKE/tables/      events, messages, queue_minutes, dead_letters, groups: Delta tables
 LAKE/tables/_lock held by the process that builds
 """
 
@@ -17,9 +17,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import LakeBusy, TablesDamaged
+from holdfast.files import make_directory
 from holdfast.pipeline.lake.delta import LakeTable
 from holdfast.pipeline.lake.segments import Cursor, Segment, read_manifests
-from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, MESSAGES, QUEUE_MINUTES, TABLES
+from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, GROUPS, MESSAGES, QUEUE_MINUTES, TABLES
 
 
 class Lake:
@@ -32,11 +33,12 @@ class Lake:
         self.messages = LakeTable(self.tables_dir / "messages", MESSAGES)
         self.queue_minutes = LakeTable(self.tables_dir / "queue_minutes", QUEUE_MINUTES)
         self.dead_letters = LakeTable(self.tables_dir / "dead_letters", DEAD_LETTERS)
+        self.groups = LakeTable(self.tables_dir / "groups", GROUPS)
 
     @property
     def tables(self) -> list[LakeTable]:
         """In the order in which a batch is committed: `messages` last, because the others need its old rows."""
-        return [self.events, self.queue_minutes, self.dead_letters, self.messages]
+        return [self.events, self.groups, self.queue_minutes, self.dead_letters, self.messages]
 
     def segments(self) -> dict[int, list[Segment]]:
         return read_manifests(self.path)
@@ -59,7 +61,9 @@ class Lake:
             table.load()
 
     def prepare(self) -> None:
-        """Create the tables that are missing."""
+        """Create the tables that are missing. Under the lock, because it repairs what lost power has left."""
+        for table in self.tables:
+            table.log.repair()
         made = [table.exists for table in self.tables]
         if any(made) and not all(made):
             here = [table.spec.name for table, there in zip(self.tables, made, strict=True) if there]
@@ -83,7 +87,7 @@ class Lake:
     def lock(self) -> Iterator[None]:
         """Lock the lake: only one process builds at a time. The operating system releases the lock when the process
         ends."""
-        self.tables_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(self.tables_dir)
         with (self.tables_dir / "_lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

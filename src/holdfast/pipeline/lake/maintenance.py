@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.pipeline.lake.delta import DataFile, LakeTable
@@ -26,6 +26,7 @@ _ORDER = {
     "messages": ("message_id",),
     "queue_minutes": ("minute", "namespace", "queue"),
     "dead_letters": ("died_lsn",),
+    "groups": ("created_lsn",),
 }
 
 
@@ -60,13 +61,14 @@ def _replace(table: LakeTable, files: list[DataFile], frame: DataFrame, *, data_
 
 
 def retain(lake: Lake, spark: SparkSession, stages: Stages, before: datetime) -> dict[str, int]:
-    """Remove rows that ended before an instant. Live messages and waiting dead letters stay, however old they are, and
-    the last minute of each queue and group, from which its depth continues. Returns how many rows were removed."""
+    """Remove rows that ended before an instant. Messages that are live in any group stay with all their rows, however
+    old they are, and so do waiting dead letters, groups, and the last minute of each queue and group, from which its
+    depth continues. Returns how many rows were removed."""
     last = Window.partitionBy("namespace", "queue", "group")
     old = F.lit(before)
     kept: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
         "events": ("at", lambda frame: frame.where(F.col("at") >= old)),
-        "messages": ("enqueued_at", lambda frame: frame.where(F.col("outcome").isNull() | (F.col("ended_at") >= old))),
+        "messages": ("enqueued_at", lambda frame: _ended_since(frame, old)),
         "queue_minutes": (
             "minute",
             lambda frame: (
@@ -79,6 +81,8 @@ def retain(lake: Lake, spark: SparkSession, stages: Stages, before: datetime) ->
     }
     gone: dict[str, int] = {}
     for table in lake.tables:
+        if table.spec.name not in kept:
+            continue
         column, keep = kept[table.spec.name]
         files = [file for file in table.files() if _wholly_before(file, column, before)]
         if not files:
@@ -90,6 +94,13 @@ def retain(lake: Lake, spark: SparkSession, stages: Stages, before: datetime) ->
                 _replace(table, files, left.coalesce(1), data_change=True)
                 gone[table.spec.name] = old_rows
     return gone
+
+
+def _ended_since(messages: DataFrame, instant: Column) -> DataFrame:
+    """Messages of which a row is live or ended later, with all their rows, which are in one file."""
+    young = F.col("outcome").isNull() | (F.col("ended_at") >= instant)
+    some = F.max(young).over(Window.partitionBy("message_id"))
+    return messages.withColumn("_young", some).where("_young").drop("_young")
 
 
 def _wholly_before(file: DataFile, column: str, before: datetime) -> bool:

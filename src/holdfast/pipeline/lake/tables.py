@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FORMAT = 1
+FORMAT = 2
 """Of the tables, stored in each table's configuration. Tables of another format must be rebuilt."""
+
+
+ENDS = ("acked", "dead", "dropped", "expired", "purged")
+"""Events that end a delivery."""
+
+RECEIVED = "received"
+"""An event that follows from others: a message became a group's, or waits without one (build/recipients.py)."""
 
 
 class Column(NamedTuple):
@@ -49,13 +56,17 @@ EVENTS = TableSpec(
         Column("queue", "string", "The queue"),
         Column("partition", "int", "Its partition"),
         Column("group", "string", "The group; null for events of no group: enqueued, duplicate, edited"),
-        Column("message_id", "bigint", "The message. Its upper bits are the time at which it was stored"),
+        Column(
+            "message_id",
+            "bigint",
+            "The message. Its upper bits are the time at which it was stored. 0 for events of groups",
+        ),
         Column("client_message_id", "string", "The producer's own id, on `enqueued` and `duplicate`"),
         Column(
             "event",
             "string",
             "`enqueued`, `duplicate`, `leased`, `extended`, `acked`, `failed`, `released`, `dead`, `dropped`,"
-            " `expired`, `purged` or `edited`",
+            " `expired`, `purged` or `edited`; of groups `group_created`, `group_deleted` or `queue_deleted`",
         ),
         Column("attempt", "int", "Which attempt, from 1"),
         Column("reason", "string", "Why it failed or died"),
@@ -75,17 +86,23 @@ EVENTS = TableSpec(
         Column("correlation_id", "string", "The producer's correlation id"),
         Column("properties", _PROPERTIES, "The producer's properties, in their order; a name may occur twice"),
         Column("payload", "binary", "On `enqueued`, if the queue's `journal` is `payload`"),
+        Column("group_kind", "string", "On `group_created`: `lease` or `cursor`"),
+        Column(
+            "start_after",
+            "bigint",
+            "On `group_created`: no message with this id or a lower one is for the group; 0: all that are live are",
+        ),
     ),
     ("lsn", "at", "message_id"),
 )
 
 MESSAGES = TableSpec(
     "messages",
-    "The state of each message, one row for each message and group. A message that no group has leased yet has one row"
-    " without a group, which is replaced by the first group's row.",
+    "The state of each message, one row for each message and each group that it is for, from the moment the group"
+    " receives it. A message that no group has, because there is none or it was deleted, has one row without a group.",
     (
         Column("message_id", "bigint", "The message"),
-        Column("group", "string", "The group; null while no group has leased the message"),
+        Column("group", "string", "The group; null while the message is for none"),
         Column("namespace", "string", "Namespace of the queue"),
         Column("queue", "string", "The queue"),
         Column("partition", "int", "Its partition"),
@@ -105,7 +122,7 @@ MESSAGES = TableSpec(
         Column("state", "string", "`waiting`, `leased`, or the outcome"),
         Column("outcome", "string", "`acked`, `dead`, `dropped`, `expired` or `purged`; null while it is live"),
         Column("ended_at", "timestamp", "When that was"),
-        Column("reason", "string", "Why it ended, if not acked"),
+        Column("reason", "string", "Why it ended, if not acked; `group_deleted`: its group was deleted"),
         Column("error", "string", "The last error that a consumer gave"),
         Column("attempts", "int", "The highest attempt that was started; 0: none"),
         Column("leases", "int", "How often it was leased, including released leases"),
@@ -126,8 +143,9 @@ MESSAGES = TableSpec(
         Column("ended_node", "int", "The node that journalled the end"),
         Column("first_lsn", "bigint", "Its first event in this group"),
         Column("last_lsn", "bigint", "Its last event in this group"),
+        Column("received_at", "timestamp", "When the group received it: it was enqueued, or the group was created"),
     ),
-    ("message_id", "enqueued_at", "ended_at"),
+    ("message_id", "enqueued_at", "ended_at", "queue"),
 )
 
 _COUNTS = (
@@ -135,6 +153,7 @@ _COUNTS = (
     ("enqueued_bytes", "Their payloads (the queue's own row)"),
     ("duplicates", "Duplicates, which were not stored (the queue's own row)"),
     ("edited", "Messages changed while they waited (the queue's own row)"),
+    (RECEIVED, "Messages that a group received: enqueued while it existed, or live when it was created"),
     ("leased", "Deliveries leased"),
     ("extended", "Leases extended"),
     ("acked", "Deliveries acked"),
@@ -151,19 +170,19 @@ MINUTE_COUNTS = [name for name, _ in _COUNTS]
 QUEUE_MINUTES = TableSpec(
     "queue_minutes",
     "Each queue and each of its groups, minute by minute. The row with no group is the queue's own. A minute in which"
-    " nothing happened has no row.",
+    " nothing happened has no row: the depth is that of the last row before it"
+    " (`holdfast.pipeline.build.queue_minutes.every_minute` fills them in).",
     (
         Column("namespace", "string", "Namespace of the queue"),
         Column("queue", "string", "The queue"),
         Column("group", "string", "The group; null: the queue itself"),
         Column("minute", "timestamp", "The minute's beginning"),
         *(Column(name, "bigint", doc) for name, doc in _COUNTS),
-        Column("gone", "bigint", "Messages that had ended in all groups seen so far (the queue's own row)"),
+        Column("gone", "bigint", "Messages that had ended in all groups (the queue's own row)"),
         Column(
             "depth",
             "bigint",
-            "At the end of the minute: messages stored, or in a group's row those it has not settled. For a group that"
-            " began at the end of a queue it is too high by what the queue held: groups are not journalled",
+            "At the end of the minute: messages that are live, or in a group's row those it has received and not ended",
         ),
         Column("wait_p50_ms", "double", "Of deliveries first leased in this minute: median wait"),
         Column("wait_p95_ms", "double", "95 of 100 waited no longer"),
@@ -175,9 +194,12 @@ QUEUE_MINUTES = TableSpec(
             "waits", "map<int, bigint>", "The waits as a histogram: bucket b counts 2^(b/8)-1 ms up to 2^((b+1)/8)-1 ms"
         ),
         Column("processings", "map<int, bigint>", "The processing times, likewise"),
-        Column("enqueued_total", "bigint", "Messages stored up to the end of the minute, since the journal began"),
+        Column(
+            "enqueued_total",
+            "bigint",
+            "Messages stored, or in a group's row received, up to the end of the minute, since the journal began",
+        ),
         Column("ended_total", "bigint", "Of those, gone (the queue's own row), or ended in the group"),
-        Column("skipped", "bigint", "In a group's row: messages that were gone before the group was first seen"),
     ),
     ("minute",),
 )
@@ -226,7 +248,24 @@ DEAD_LETTERS = TableSpec(
     ("died_lsn", "died_at", "letter_id", "source_id"),
 )
 
-TABLES = {spec.name: spec for spec in (EVENTS, MESSAGES, QUEUE_MINUTES, DEAD_LETTERS)}
+GROUPS = TableSpec(
+    "groups",
+    "Every group of every partition, from its creation to its deletion.",
+    (
+        Column("node", "int", "The node that journalled it"),
+        Column("namespace", "string", "Namespace of the queue"),
+        Column("queue", "string", "The queue"),
+        Column("partition", "int", "Its partition"),
+        Column("group", "string", "The group"),
+        Column("kind", "string", "`lease` or `cursor`"),
+        Column("created_at", "timestamp", "When it was created in this partition"),
+        Column("created_lsn", "bigint", "The `group_created` event"),
+        Column("start_after", "bigint", "No message with this id or a lower one is for it; 0: all that were live are"),
+        Column("recorded", "boolean", "It existed before it was journalled: what it had before is known by its events"),
+        Column("deleted_at", "timestamp", "When it, or its queue, was deleted; null: it exists"),
+        Column("deleted_lsn", "bigint", "The event that says so"),
+    ),
+    (),
+)
 
-ENDS = ("acked", "dead", "dropped", "expired", "purged")
-"""Events that end a delivery."""
+TABLES = {spec.name: spec for spec in (EVENTS, MESSAGES, QUEUE_MINUTES, DEAD_LETTERS, GROUPS)}

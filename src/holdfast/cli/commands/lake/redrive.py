@@ -210,7 +210,7 @@ def _undo(
                 id=name, job="redrive", began_at=datetime.now(UTC), queue=queue, to=known.to, moved=known.moved
             )
         if dry_run:
-            summary = Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
+            summary = Counter[str](outcome.outcome for outcome in client.redriven(run.queue, run.id))
             show_note(f"Would undo redrive {run.id} for {plural(summary['waiting'], 'message')}.")
             if output != "table":
                 show_json({"audit": run.id, "statuses": dict(summary)})
@@ -312,7 +312,7 @@ def _message_states(run: JobRun) -> dict[str, int]:
         return {}
     try:
         with connected() as client:
-            return Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
+            return Counter[str](outcome.outcome for outcome in client.redriven(run.queue, run.id))
     except AuditNotFound:
         return {}
     except HoldfastError as error:
