@@ -82,11 +82,11 @@ def test_the_workers_example() -> None:
             "sent to ann@example.com: hi",
             "thumbnail of cat.jpg from 10 bytes",
         ]
-        (letter,) = client.dead_letters("emails", group="mailer")
-        assert letter.origin is not None
-        assert letter.origin.error == "nobody is no address"
+        (dead_letter,) = client.dead_letters("emails", group="mailer")
+        assert dead_letter.origin is not None
+        assert dead_letter.origin.error == "nobody is no address"
         (waiting,) = client.browse("emails")
-        assert waiting.standings[0].state == "scheduled"
+        assert waiting.deliveries[0].state == "scheduled"
 
 
 def test_the_example_of_tests() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,10 +131,14 @@ class Server:
 
 
 @contextmanager
-def serving(data: Path, *arguments: str, program: str | None = None, **environ: str) -> Iterator[Server]:
+def serving(
+    data: Path, *arguments: str, program: str | None = None, before: Sequence[str] = (), **environ: str
+) -> Iterator[Server]:
+    """A server, which `before`, the beginning of a command, has exec'd."""
     command = [sys.executable, "-c", program] if program else [str(HOLDFAST), "serve"]
     process = subprocess.Popen(
         [
+            *before,
             *command,
             "--data-dir",
             str(data),

@@ -33,6 +33,7 @@ class Quota(StrEnum):
     REMEMBERED_TRANSACTIONS = "remembered_transactions"
     REDRIVES = "redrives"
     WEBHOOKS = "webhooks"
+    SCHEDULES = "schedules"
     LONG_POLLS = "long_polls"
     CONNECTIONS = "connections"
     SESSIONS = "sessions"
@@ -40,6 +41,7 @@ class Quota(StrEnum):
     RETAINED_MESSAGES = "retained_messages"
     RETAINED_BYTES = "retained_bytes"
     REQUESTS_PER_SECOND = "requests_per_second"
+    PUBLISHES_PER_SECOND = "publishes_per_second"
     BYTES_PER_SECOND = "bytes_per_second"
 
 
@@ -53,6 +55,7 @@ ADVICE: Final = {
     Quota.REMEMBERED_TRANSACTIONS: "The oldest is forgotten for a new one",
     Quota.REDRIVES: "Wait for one to end, or cancel it",
     Quota.WEBHOOKS: "Remove dlq.alert_webhook from a queue",
+    Quota.SCHEDULES: "Delete schedules that are not needed",
     Quota.LONG_POLLS: "Close some, or ask for more messages at a time",
     Quota.CONNECTIONS: "Close some, or share connections",
     Quota.SESSIONS: "Connect with a shorter session expiry, or end sessions that are not needed",
@@ -60,6 +63,7 @@ ADVICE: Final = {
     Quota.RETAINED_MESSAGES: "Delete retained messages by empty ones",
     Quota.RETAINED_BYTES: "Delete retained messages by empty ones",
     Quota.REQUESTS_PER_SECOND: "Send several messages in one request",
+    Quota.PUBLISHES_PER_SECOND: "Send more slowly",
     Quota.BYTES_PER_SECOND: "Send more slowly",
 }
 
@@ -77,7 +81,7 @@ class Quotas:
         self.defaults: dict[Quota, int] = dict(defaults or {})
         self.refused: dict[Quota, int] = {}
         """How often each was exceeded, for the metrics."""
-        self._principal_percent = principal_percent
+        self.principal_percent = principal_percent
         self._own: dict[str, dict[Quota, int]] = {}
         self._held: dict[tuple[Quota, str], int] = {}
         self._by_principal: dict[tuple[Quota, str, str], int] = {}
@@ -89,6 +93,20 @@ class Quotas:
         own = self._own.get(namespace)
         found = None if own is None else own.get(quota)
         return self.defaults.get(quota, 0) if found is None else found
+
+    def share(self, namespace: str, quota: Quota) -> int:
+        """How much of that one principal may have; 0: no limit."""
+        return -(-self.limit(namespace, quota) * self.principal_percent // 100)
+
+    def open_limit(self, namespace: str, quota: Quota) -> int:
+        """The limit of what is held, and of rates, where no credentials are configured. All callers are one then, and
+        there are no others to be protected from them: the defaults do not hold, what was set for the namespace does."""
+        return self._own.get(namespace, {}).get(quota, 0)
+
+    @property
+    def any_own(self) -> bool:
+        """Whether a namespace has limits of its own."""
+        return bool(self._own)
 
     def own(self, namespace: str) -> dict[Quota, int]:
         """The limits that were set for this namespace."""
@@ -112,20 +130,32 @@ class Quotas:
         if limit and used + more > limit:
             raise self.exceeded(namespace, quota, limit)
 
-    def exceeded(self, namespace: str, quota: Quota, limit: int, who: str = "") -> QuotaExceeded:
+    def check_share(self, namespace: str, quota: Quota, principal: str, used: int, more: int = 1) -> None:
+        """The same for the share of a principal. No principal stands for everybody, and has no share."""
+        share = self.share(namespace, quota) if principal else 0
+        if share and used + more > share:
+            raise self.exceeded(namespace, quota, share, principal)
+
+    def exceeded(self, namespace: str, quota: Quota, limit: int, principal: str = "") -> QuotaExceeded:
         """Counts a refusal, and says what to do."""
         self.refused[quota] = self.refused.get(quota, 0) + 1
-        owner = f"{who} in namespace {namespace!r}" if who else f"Namespace {namespace!r}"
+        owner = self.owner(namespace, principal)
         return QuotaExceeded(owner=owner, namespace=namespace, quota=quota.value, limit=limit, advice=ADVICE[quota])
+
+    @staticmethod
+    def owner(namespace: str, principal: str = "") -> str:
+        """Whose a limit is, as errors say it."""
+        return f"Principal {principal!r} in namespace {namespace!r}" if principal else f"Namespace {namespace!r}"
 
     # --- what is held -----------------------------------------------------------------------------------------------
 
     def check_held(self, quota: Quota, namespace: str, principal: str) -> None:
-        """Raises QuotaExceeded if the principal may not hold one more."""
-        self.check(namespace, quota, self.held(quota, namespace))
-        share = -(-self.limit(namespace, quota) * self._principal_percent // 100)
-        if share and self._by_principal.get((quota, namespace, principal), 0) >= share:
-            raise self.exceeded(namespace, quota, share, f"Principal {principal!r}")
+        """Raises QuotaExceeded if the principal may not hold one more. No principal stands for everybody, where no
+        credentials are configured."""
+        limit = self.limit(namespace, quota) if principal else self.open_limit(namespace, quota)
+        if limit and self.held(quota, namespace) >= limit:
+            raise self.exceeded(namespace, quota, limit)
+        self.check_share(namespace, quota, principal, self._by_principal.get((quota, namespace, principal), 0))
 
     def hold(self, quota: Quota, namespace: str, principal: str) -> None:
         """Hold one more, which was checked before."""

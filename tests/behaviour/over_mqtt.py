@@ -152,7 +152,7 @@ class MqttClient(Client):
             self.abandon(message)
             return None
         view = await self.message(message.queue, message.id)
-        return next(each.lease_deadline for each in view.standings if each.group == message.group)
+        return next(each.lease_deadline for each in view.deliveries if each.group == message.group)
 
     async def _settle(self, queue: str, group: str, settlement: wire.Settlement) -> None:
         user = {

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def dead_letters(client: Client, queue: str) -> list[wire.MessageView]:
-    return [letter async for letter in client.dead_letters(queue)]
+    return [dead_letter async for dead_letter in client.dead_letters(queue)]
 
 
 async def origin(client: Client, queue: str) -> wire.Origin:
-    (letter,) = await dead_letters(client, queue)
-    assert letter.origin is not None
-    return letter.origin
+    (dead_letter,) = await dead_letters(client, queue)
+    assert dead_letter.origin is not None
+    return dead_letter.origin
 
 
 async def test_when_its_retries_are_spent(client: Client, queue: str) -> None:
@@ -41,11 +41,11 @@ async def test_when_it_is_rejected_with_all_that_it_carried(client: Client, queu
         queue, b"\x00\xff", key="k", properties={"a": "1"}, correlation_id="c", content_type="x/y", priority=3
     )
     await (await take_one(client, queue)).reject("hopeless")
-    letter = await take_one(client, f"dlq/{queue}")
-    assert (letter.body, letter.properties, letter.correlation_id) == (b"\x00\xff", {"a": "1"}, "c")
-    assert (letter.content_type, letter.key) == ("x/y", "k")
-    assert letter.origin is not None
-    assert (letter.origin.reason, letter.origin.error) == ("rejected", "hopeless")
+    dead_letter = await take_one(client, f"dlq/{queue}")
+    assert (dead_letter.body, dead_letter.properties, dead_letter.correlation_id) == (b"\x00\xff", {"a": "1"}, "c")
+    assert (dead_letter.content_type, dead_letter.key) == ("x/y", "k")
+    assert dead_letter.origin is not None
+    assert (dead_letter.origin.reason, dead_letter.origin.error) == ("rejected", "hopeless")
 
 
 async def test_when_it_fails_after_its_total_time(client: Client, broker: Broker, queue: str) -> None:
@@ -64,7 +64,7 @@ async def test_a_message_dies_for_each_group_by_itself(client: Client, queue: st
     sent = await client.send(queue, "x")
     for group in ("a", "b"):
         await (await take_one(client, queue, group)).reject(f"by {group}")
-    origins = [letter.origin for letter in await dead_letters(client, queue)]
+    origins = [dead_letter.origin for dead_letter in await dead_letters(client, queue)]
     assert [(each.source_group, each.source_id) for each in origins if each] == [("a", sent.id), ("b", sent.id)]
 
 
@@ -98,8 +98,8 @@ async def test_a_dead_queue_named_by_hand(client: Client, queue: str) -> None:
 async def test_one_dead_letter_is_brought_back(client: Client, queue: str) -> None:
     sent = await client.send(queue, "x", key="k")
     await (await take_one(client, queue)).reject("no")
-    (letter,) = await dead_letters(client, queue)
-    moved = await client.retry_dead(queue, letter.id)
+    (dead_letter,) = await dead_letters(client, queue)
+    moved = await client.retry_dead(queue, dead_letter.id)
     assert moved.queue == queue
     back = await take_one(client, queue)
     assert (back.id, back.attempt, back.key) == (moved.id, 1, "k")
@@ -107,7 +107,7 @@ async def test_one_dead_letter_is_brought_back(client: Client, queue: str) -> No
     assert back.origin.source_id == sent.id
     assert await dead_letters(client, queue) == []
     with pytest.raises(MessageNotFound):
-        await client.retry_dead(queue, letter.id)
+        await client.retry_dead(queue, dead_letter.id)
 
 
 async def test_dead_letters_are_brought_back_by_filter(client: Client, queue: str) -> None:
@@ -144,8 +144,8 @@ async def test_a_redriven_message_that_dies_again_is_a_dead_letter_again(client:
     sent = await client.send(queue, "x")
     for _ in range(2):
         await (await take_one(client, queue)).reject("again")
-        (letter,) = await dead_letters(client, queue)
-        await client.retry_dead(queue, letter.id)
+        (dead_letter,) = await dead_letters(client, queue)
+        await client.retry_dead(queue, dead_letter.id)
     back = await take_one(client, queue)
     assert back.origin is not None
     assert back.origin.source_id != ""
@@ -161,9 +161,9 @@ async def test_what_is_redriven_for_one_of_several_groups_is_edited_while_it_is_
     await client.send(queue, "x")
     await (await take_one(client, queue, "a")).reject()
     assert await texts(client, queue, group="b") == ["x"]
-    (letter,) = await dead_letters(client, queue)
-    await client.edit(f"dlq/{queue}", letter.id, priority=3)
-    moved = await client.retry_dead(queue, letter.id)
+    (dead_letter,) = await dead_letters(client, queue)
+    await client.edit(f"dlq/{queue}", dead_letter.id, priority=3)
+    moved = await client.retry_dead(queue, dead_letter.id)
     with pytest.raises(MessageNotWaiting, match="settled in group 'b'"):
         await client.edit(queue, moved.id, priority=5)  # the other group has had it
     back = await take_one(client, queue, "a")

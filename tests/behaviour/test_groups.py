@@ -29,7 +29,7 @@ async def test_members_of_a_group_share(client: Client, broker: Broker, queue: s
         mine = await client.receive(queue, limit=5)
         theirs = await other.receive(queue, limit=10)
         assert sorted(message.text() for message in mine + theirs) == [str(n) for n in range(10)]
-        held = {view.standings[0].consumer async for view in client.browse(queue, state="leased")}
+        held = {view.deliveries[0].consumer async for view in client.browse(queue, state="leased")}
         (name,) = held - {"other"}
         assert name.startswith(client.name)  # over MQTT each of its connections has a name of its own
         assert "other" in held
@@ -55,8 +55,8 @@ async def test_a_failure_in_one_group_is_nothing_to_another(client: Client, queu
     await (await take_one(client, queue, "a")).nack(delay="1h", error="only here")
     message = await take_one(client, queue, "b")
     assert message.attempt == 1
-    standings = {each.group: each.state for each in (await client.message(queue, message.id)).standings}
-    assert standings == {"a": "scheduled", "b": "leased"}
+    statuses = {each.group: each.state for each in (await client.message(queue, message.id)).deliveries}
+    assert statuses == {"a": "scheduled", "b": "leased"}
 
 
 async def test_a_deleted_group_holds_nothing_back(client: Client, queue: str) -> None:

@@ -56,7 +56,7 @@ async def test_a_failure_counts_and_waits_longer_each_time(client: Client, broke
         await message.nack(error=f"failure {attempt}")
         broker.advance(f"{backoff * 1000 - 500}ms")
         assert await take(client, queue) == []
-        status = (await client.message(queue, message.id)).standings[0]
+        status = (await client.message(queue, message.id)).deliveries[0]
         assert (status.state, status.error) == ("scheduled", f"failure {attempt}")
         broker.advance("500ms")
 
@@ -156,10 +156,10 @@ async def test_a_message_expires_while_it_waits_but_not_while_it_is_leased(
     broker.advance("61m")
     assert await texts(client, queue) == ["for ever"]
     await leased.ack()
-    (letter,) = [letter async for letter in client.dead_letters(queue)]
-    assert letter.body() == b"waiting"
-    assert letter.origin is not None
-    assert letter.origin.reason == "expired"
+    (dead_letter,) = [dead_letter async for dead_letter in client.dead_letters(queue)]
+    assert dead_letter.body() == b"waiting"
+    assert dead_letter.origin is not None
+    assert dead_letter.origin.reason == "expired"
 
 
 async def test_a_message_id_is_remembered_for_the_window(client: Client, broker: Broker, queue: str) -> None:

@@ -12,10 +12,10 @@ def test_steady_prints_a_line_for_each_interval(capsys: pytest.CaptureFixture[st
     steady.main(["--rate", "200", "--minutes", "0.02", "--every", "0.6"])
     lines = capsys.readouterr().out.splitlines()
     header = next(number for number, line in enumerate(lines) if line.startswith("minute"))
-    intervals = [[float(field.replace(",", "")) for field in line.split()] for line in lines[header + 2 : -1]]
+    intervals = [[float(field.replace(",", "")) for field in line.split()] for line in lines[header + 1 : -1]]
     assert len(intervals) == 2
-    assert all(len(fields) == 11 and 0 < fields[1] < 210 and fields[2] > 10 for fields in intervals)
-    assert lines[-1].startswith("second half: ")
+    assert all(len(fields) == 13 and 0 < fields[1] < 210 and fields[2] > 10 for fields in intervals)
+    assert lines[-1].startswith("the server's second half: ")
 
 
 def test_one_prints_the_cost_of_each_step(capsys: pytest.CaptureFixture[str]) -> None:

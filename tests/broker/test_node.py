@@ -232,7 +232,7 @@ async def test_browse_shows_how_messages_stand_without_leasing(node: Node) -> No
     cursor = ""
     while True:
         page = await node.inspection.browse(Q, 3, cursor)
-        seen += [(message.payload.decode(), standings[0].state) for _, message, standings in page.messages]
+        seen += [(message.payload.decode(), statuses[0].state) for _, message, statuses in page.messages]
         cursor = page.cursor
         if not cursor:
             break

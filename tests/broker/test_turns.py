@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
+from holdfast.broker.dispatch.dispatcher import TURN_WORK_MAX
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Leased
+from holdfast.engine.engine import Engine
 from holdfast.store import MemoryDisk, MemoryStore
 from holdfast.units import SECOND
 from tests.broker.conftest import config_for
@@ -77,4 +82,54 @@ async def test_partitions_that_follow_are_given_to_the_members_of_a_group(tmp_pa
         await node.messages.enqueue(OTHER, [Draft(b"m")])
     await until(lambda: len(got) == 200)
     assert {leased.partition for leased in got} == set(range(200))
+    await node.stop()
+
+
+def leased_in_turns(node: Node) -> list[int]:
+    """How many each turn leases for those that wait, from now on."""
+    turns: list[int] = []
+    dispatcher = node.cell.dispatcher
+    lease = dispatcher.lease
+
+    def counted_lease(engine: Engine, now: int) -> None:
+        lease(engine, now)
+        turns.append(sum(len(leased) for _, leased in dispatcher._granted))
+
+    dispatcher.lease = counted_lease  # type: ignore[method-assign]
+    return turns
+
+
+@pytest.mark.parametrize(("queues", "messages"), [(1, 3 * TURN_WORK_MAX), (30, TURN_WORK_MAX // 10)])
+async def test_a_turn_leases_a_bounded_number_for_all_consumers_together(
+    tmp_path: Path, queues: int, messages: int
+) -> None:
+    node = Node(config_for(tmp_path), MemoryStore(MemoryDisk()))
+    await node.start()
+    turns = leased_in_turns(node)
+    got: list[Leased] = []
+    names = [("default", f"q{number}") for number in range(queues)]
+    for name in names:
+        for member in range(10):
+            await node.subscriptions.join(name, "g", f"m{member}", got.extend, credit=min(messages, 1_000))
+    for name in names:  # in one pass of the loop, and so in one turn
+        for _ in range(0, messages, 100):
+            node.messages.enqueue(name, [Draft(b"m")] * 100, "test")
+    await until(lambda: len(got) == queues * messages)
+    assert max(turns) <= TURN_WORK_MAX
+    assert len([one for one in turns if one]) >= 3
+    await node.stop()
+
+
+async def test_long_polls_that_are_served_together_share_the_bound_of_a_turn(tmp_path: Path) -> None:
+    node = Node(config_for(tmp_path), MemoryStore(MemoryDisk()))
+    await node.start()
+    await node.queues.create(OTHER)
+    turns = leased_in_turns(node)
+    limit = TURN_WORK_MAX // 2
+    polls = [asyncio.ensure_future(node.messages.lease(OTHER, "g", limit, wait=60 * SECOND)) for _ in range(6)]
+    await until(lambda: node.cell.dispatcher.waiters.count == 6)
+    for _ in range(0, 3 * TURN_WORK_MAX, 100):
+        node.messages.enqueue(OTHER, [Draft(b"m")] * 100, "test")
+    assert [len(leased) for leased in await asyncio.gather(*polls)] == [limit] * 6
+    assert max(turns) == 2 * limit, "the others are served in the next turns"
     await node.stop()

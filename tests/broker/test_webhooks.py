@@ -150,8 +150,10 @@ async def make(pauses: Pauses) -> AsyncIterator[Make]:
         await webhooks.stop(0)
 
 
-def alert(url: str, letter: int = 2) -> Alert:
-    return Alert(url, "default", "tasks", "workers", (1 << 62) + 1, "dlq/tasks", letter, "max_retries", "broke", 11, AT)
+def alert(url: str, dead_letter: int = 2) -> Alert:
+    return Alert(
+        url, "default", "tasks", "workers", (1 << 62) + 1, "dlq/tasks", dead_letter, "max_retries", "broke", 11, AT
+    )
 
 
 async def settled(webhooks: Webhooks) -> None:
@@ -328,8 +330,8 @@ async def test_connections_are_used_again_unless_an_answer_has_no_end_in_sight(r
 async def test_no_more_calls_are_under_way_than_allowed(receiver: Receiver, make: Make) -> None:
     receiver.hold = asyncio.Event()
     webhooks = await make(concurrency=3)
-    for letter in range(10):
-        webhooks.offer(alert(receiver.url, letter))
+    for dead_letter in range(10):
+        webhooks.offer(alert(receiver.url, dead_letter))
     while receiver.busy < 3:
         receiver.called.clear()
         await receiver.called.wait()
@@ -339,7 +341,9 @@ async def test_no_more_calls_are_under_way_than_allowed(receiver: Receiver, make
 
     assert receiver.busiest == 3
     assert webhooks.counters.sent == 10
-    assert {body["dead_letter_id"] for _, _, body in receiver.requests} == {str(letter) for letter in range(10)}
+    assert {body["dead_letter_id"] for _, _, body in receiver.requests} == {
+        str(dead_letter) for dead_letter in range(10)
+    }
 
 
 async def test_an_alert_that_waits_to_be_tried_again_holds_nobody_up(
@@ -366,8 +370,8 @@ async def test_the_newest_is_dropped_when_too_many_wait_and_one_line_a_minute_sa
     now = 0.0
     webhooks = await make(lambda: now, queue_size=2)
     with capture_logs() as logs:
-        for letter in range(5):
-            webhooks.offer(alert(receiver.url, letter))
+        for dead_letter in range(5):
+            webhooks.offer(alert(receiver.url, dead_letter))
         now = 59.0
         webhooks.offer(alert(receiver.url))
         now = 61.0

@@ -65,9 +65,9 @@ async def test_correlation_and_state_go_into_the_dead_letter_and_back(node: Node
     leased = await one(node)
     await node.workflow_state.put(TASKS, "g", leased.message.id, leased.token, b"half")
     await settle(node, leased, Verb.REJECT)
-    ((_, letter, _),) = (await node.inspection.browse(DEAD)).messages
-    assert letter.extra.correlation_id == "request-7"
-    assert await _state_of_dead_letter(node, letter.id) == WorkflowState(1, b"half")
+    ((_, dead_letter, _),) = (await node.inspection.browse(DEAD)).messages
+    assert dead_letter.extra.correlation_id == "request-7"
+    assert await _state_of_dead_letter(node, dead_letter.id) == WorkflowState(1, b"half")
     assert [len(step.moved) async for step in node.dead_letters.redrive(DEAD)] == [1]
     back = await one(node)
     assert back.message.extra.correlation_id == "request-7"
@@ -108,8 +108,8 @@ async def test_a_dropped_state_dies_with_nobody(node: Node) -> None:
     await node.workflow_state.drop(TASKS, "g", back.message.id, back.token)
     assert await node.workflow_state.of_leased(TASKS, "g", [back]) == [None]
     await settle(node, back, Verb.REJECT)
-    ((_, letter, _),) = (await node.inspection.browse(DEAD)).messages
-    assert letter.extra.state is None
+    ((_, dead_letter, _),) = (await node.inspection.browse(DEAD)).messages
+    assert dead_letter.extra.state is None
 
 
 async def test_a_consumer_of_dead_letters_may_drop_a_state_for_the_redrive(node: Node) -> None:
@@ -117,9 +117,9 @@ async def test_a_consumer_of_dead_letters_may_drop_a_state_for_the_redrive(node:
     leased = await one(node)
     await node.workflow_state.put(TASKS, "g", leased.message.id, leased.token, b"half")
     await settle(node, leased, Verb.REJECT)
-    (letter,) = await node.messages.lease(DEAD, "mender", 1)
-    await node.workflow_state.drop(DEAD, "mender", letter.message.id, letter.token)
-    released = Settlement(letter.message.id, letter.token, Verb.RELEASE)
+    (dead_letter,) = await node.messages.lease(DEAD, "mender", 1)
+    await node.workflow_state.drop(DEAD, "mender", dead_letter.message.id, dead_letter.token)
+    released = Settlement(dead_letter.message.id, dead_letter.token, Verb.RELEASE)
     assert await node.messages.settle(DEAD, "mender", [released]) == [None]
     assert [len(step.moved) async for step in node.dead_letters.redrive(DEAD)] == [1]
     assert await node.workflow_state.of_leased(TASKS, "g", [await one(node)]) == [None]

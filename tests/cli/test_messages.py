@@ -141,8 +141,8 @@ def test_receive_runs_a_command_and_its_exit_code_settles(shell: Shell, capfd: p
     assert result.exit_code == 1
     assert "1 message acked, 1 failed." in result.stderr
     assert [line.split()[1] for line in capfd.readouterr().out.splitlines()] == ["good", "bad"]
-    (letter,) = shell.json("dlq", "list", "q")
-    assert (letter["text"], letter["origin"]["error"]) == ("bad", "exit code 1: oh")
+    (dead_letter,) = shell.json("dlq", "list", "q")
+    assert (dead_letter["text"], dead_letter["origin"]["error"]) == ("bad", "exit code 1: oh")
     assert shell.run("receive", "q", "--create", "--exec", "true").exit_code == 3
 
 
@@ -153,9 +153,9 @@ def test_a_command_may_complain_at_length_and_leave_its_message_unread(shell: Sh
     result = shell.run("receive", "q", "--create", "--exec", "yes oh | head -c 500000 >&2; exit 3")
     assert result.exit_code == 1
     assert len(result.stderr) >= 500_000
-    (letter,) = shell.json("dlq", "list", "q")
-    assert letter["origin"]["error"].startswith("exit code 3: ")
-    assert letter["origin"]["error"].endswith("oh\noh")
+    (dead_letter,) = shell.json("dlq", "list", "q")
+    assert dead_letter["origin"]["error"].startswith("exit code 3: ")
+    assert dead_letter["origin"]["error"].endswith("oh\noh")
 
 
 def test_a_command_whose_lease_is_lost_is_ended(
@@ -303,7 +303,7 @@ def test_browse_takes_nothing(shell: Shell) -> None:
     assert one["id"] in shell.done("browse", "q", one["id"]).stdout
     shell.done("receive", "q", "--create", "-g", "g")
     (leased,) = shell.json("browse", "q", "--state", "leased")
-    assert leased["standings"][0]["consumer"].startswith("cli-")
+    assert leased["deliveries"][0]["consumer"].startswith("cli-")
     assert "g: leased (attempt 1, cli-" in shell.done("browse", "q", "--state", "leased").stdout
     assert shell.run("browse", "none").exit_code == 1
 

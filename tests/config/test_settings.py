@@ -133,7 +133,7 @@ def test_an_unknown_flag_is_refused() -> None:
         ("HOLDFAST_LIMITS_MAX_WAIT", "2 weeks", "it is not a duration: write 250ms"),
         ("HOLDFAST_STORE_CACHE_BYTES", "1KiB", "it must be a size from 1MiB to 1TiB"),
         ("HOLDFAST_STORE_CACHE_BYTES", "lots", "it is not a size"),
-        ("HOLDFAST_STORE_KIND", "rock", "it must be rocks or memory; did you mean rocks?"),
+        ("HOLDFAST_STORE_KIND", "rock", "it must be rocks, memory or postgres; did you mean rocks?"),
         ("HOLDFAST_LOG_LEVEL", "LOUD", "it must be debug, info, warning or error"),
         ("HOLDFAST_QUEUES_AUTO_CREATE", "maybe", "it must be true or false"),
         ("HOLDFAST_NODE_DATA_DIR", " ", "it must be a path"),

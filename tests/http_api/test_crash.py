@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from holdfast.errors import LeaseLost
-from tests.crash.facts import Facts, check_lake, drain
+from tests.crash.facts import ACKED_MIN, Facts, check_lake, drain
 from tests.crash.farm import HTTP_URL, kill_after, servers
 from tests.waiting import PATIENCE_SECONDS
 
@@ -43,7 +43,7 @@ write_buffer_bytes = "2MiB"
 """
 FIELDS = {
     "partitions": 4,
-    "delivery_timeout": "1s",
+    "delivery_timeout": "5s",
     "max_depth": 0,
     "retry": {"max_retries": 1000, "initial_backoff": "1ms", "max_backoff": "5ms"},
 }
@@ -187,7 +187,7 @@ async def test_kill_minus_nine_at_random_moments_as_http_clients_see_it(
     producers = tuple(f"{queue}-{kind}" for queue in QUEUES for kind in ("batches", "singles"))
     facts = Facts(producers, GROUPS)
     with servers(tmp_path, CONFIG) as farm:
-        for number in range(KILLS):
+        for number in facts.rounds(KILLS, *GROUPS):
             pid, port = farm.start(HTTP_URL)
             url = f"http://127.0.0.1:{port}"
             if not number:
@@ -196,5 +196,5 @@ async def test_kill_minus_nine_at_random_moments_as_http_clients_see_it(
             await load(url, facts, dice)
             await killer
     lsn = await drain(tmp_path, QUEUES, facts)
-    assert min(map(len, facts.acked.values())) > 200, f"too little happened (seed {seed})"
+    assert min(map(len, facts.acked.values())) > ACKED_MIN, f"too little happened (seed {seed})"
     check_lake(tmp_path, facts, lsn)

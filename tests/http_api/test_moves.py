@@ -124,30 +124,30 @@ async def test_a_redrive_moves_the_dead_letters_whose_home_the_caller_may_send_t
 
 
 async def test_so_does_a_retry(served: Tenants) -> None:
-    [letter] = await dead_letters(served, DEAD, "jobs")
-    refused = await served.call("POST", f"{AT_DEAD}/dlq/{letter}/retry", *DEAD_QUEUE_ONLY)
+    [dead_letter] = await dead_letters(served, DEAD, "jobs")
+    refused = await served.call("POST", f"{AT_DEAD}/dlq/{dead_letter}/retry", *DEAD_QUEUE_ONLY)
     assert (refused.status_code, refused.json()["details"]["scope"]) == (403, "produce:jobs")
     assert not served.node.queues.exists(("default", "jobs"))
     assert (
-        await served.call("POST", f"{AT_DEAD}/dlq/{letter}/retry", *DEAD_QUEUE_ONLY, "admin:jobs")
+        await served.call("POST", f"{AT_DEAD}/dlq/{dead_letter}/retry", *DEAD_QUEUE_ONLY, "admin:jobs")
     ).status_code == 200
 
 
 async def test_and_a_redrive_under_an_id(served: Tenants) -> None:
     first, second = await dead_letters(served, DEAD, "jobs", "bills")
-    body = {"letters": [{"id": str(first)}, {"id": str(second)}]}
+    body = {"dead_letters": [{"id": str(first)}, {"id": str(second)}]}
     path = f"{AT_DEAD}/dlq/audits/a"
-    fates = (await served.call("POST", path, *DEAD_QUEUE_ONLY, "produce:bills", json=body)).json()["letters"]
-    assert [(one["fate"], one.get("code", "")) for one in fates] == [("refused", "forbidden"), ("moved", "")]
+    outcomes = (await served.call("POST", path, *DEAD_QUEUE_ONLY, "produce:bills", json=body)).json()["dead_letters"]
+    assert [(one["outcome"], one.get("code", "")) for one in outcomes] == [("refused", "forbidden"), ("moved", "")]
     assert not served.node.queues.exists(("default", "jobs"))
     admin = (*DEAD_QUEUE_ONLY, "admin:jobs")
-    assert (await served.call("POST", path, *admin, json=body)).json()["letters"][0]["fate"] == "moved"
+    assert (await served.call("POST", path, *admin, json=body)).json()["dead_letters"][0]["outcome"] == "moved"
 
 
 async def test_to_another_queue_the_dead_letters_home_does_not_matter(served: Tenants) -> None:
-    [letter] = await dead_letters(served, DEAD, "jobs")
+    [dead_letter] = await dead_letters(served, DEAD, "jobs")
     await served.node.queues.create(("default", "repair"), {})
-    path = f"{AT_DEAD}/dlq/{letter}/retry?to=repair"
+    path = f"{AT_DEAD}/dlq/{dead_letter}/retry?to=repair"
     assert (await served.call("POST", path, *DEAD_QUEUE_ONLY)).json()["details"]["scope"] == "admin:repair"
     assert (await served.call("POST", path, *DEAD_QUEUE_ONLY, "admin:repair")).status_code == 200
 
@@ -158,34 +158,40 @@ async def test_to_another_queue_the_dead_letters_home_does_not_matter(served: Te
 async def test_a_redrive_under_an_id_takes_the_dead_letters_of_its_own_queue_only(served: Tenants) -> None:
     await shared_dead_queue(served)
     own, other = await dead_letters(served, ("default", "morgue"), "mine", "jobs")
-    plain = (await served.node.messages.enqueue(("default", "morgue"), [Draft(b"no letter")])).ids[0]
-    body = {"letters": [{"id": str(one)} for one in (own, other, plain)]}
+    plain = (await served.node.messages.enqueue(("default", "morgue"), [Draft(b"no dead letter")])).ids[0]
+    body = {"dead_letters": [{"id": str(one)} for one in (own, other, plain)]}
     scopes = ("admin:mine", "produce:#")
-    fates = (await served.call("POST", "/api/v1/queues/mine/dlq/audits/a", *scopes, json=body)).json()["letters"]
-    assert [one["fate"] for one in fates] == ["moved", "gone", "gone"]
+    outcomes = (await served.call("POST", "/api/v1/queues/mine/dlq/audits/a", *scopes, json=body)).json()[
+        "dead_letters"
+    ]
+    assert [one["outcome"] for one in outcomes] == ["moved", "gone", "gone"]
     assert len(payloads(served, "morgue")) == 2
     assert payloads(served, "jobs") == []
 
 
 async def test_redrives_of_another_queue_are_not_shown_continued_or_undone(served: Tenants) -> None:
     await shared_dead_queue(served)
-    _, letter, later = await dead_letters(served, ("default", "morgue"), "mine", "jobs", "jobs")
+    _, dead_letter, later = await dead_letters(served, ("default", "morgue"), "mine", "jobs", "jobs")
     theirs = ("admin:jobs",)
     path = "/api/v1/queues/jobs/dlq/audits/a"
-    moved = await served.call("POST", path, *theirs, json={"letters": [{"id": str(letter)}]})
-    assert moved.json()["letters"][0]["fate"] == "moved"
+    moved = await served.call("POST", path, *theirs, json={"dead_letters": [{"id": str(dead_letter)}]})
+    assert moved.json()["dead_letters"][0]["outcome"] == "moved"
     mine = ("admin:mine", "produce:#")
     here = "/api/v1/queues/mine/dlq/audits"
     assert (await served.call("GET", here, *mine)).json()["audits"] == []
-    for method, end in (("GET", "/a"), ("GET", "/a/letters"), ("POST", "/a/undo")):
+    for method, end in (("GET", "/a"), ("GET", "/a/dead-letters"), ("POST", "/a/undo")):
         refused = await served.call(method, here + end, *mine, json={} if method == "POST" else None)
         assert (refused.status_code, refused.json()["code"]) == (404, "audit_not_found"), end
-    own_a = await served.call("POST", f"{here}/a", *mine, json={"letters": [{"id": str(letter)}]})
-    assert own_a.json()["letters"][0]["fate"] == "gone", "an id of one queue is none of another's"
+    own_a = await served.call("POST", f"{here}/a", *mine, json={"dead_letters": [{"id": str(dead_letter)}]})
+    assert own_a.json()["dead_letters"][0]["outcome"] == "gone", "an id of one queue is none of another's"
     assert len(payloads(served, "jobs")) == 1
-    again = await served.call("POST", path, *theirs, json={"letters": [{"id": str(letter)}, {"id": str(later)}]})
-    assert [one["fate"] for one in again.json()["letters"]] == ["repeated", "moved"]
-    assert (await served.call("POST", f"{path}/undo", *theirs, json={})).json()["letters"][0]["fate"] == "undone"
+    again = await served.call(
+        "POST", path, *theirs, json={"dead_letters": [{"id": str(dead_letter)}, {"id": str(later)}]}
+    )
+    assert [one["outcome"] for one in again.json()["dead_letters"]] == ["repeated", "moved"]
+    assert (await served.call("POST", f"{path}/undo", *theirs, json={})).json()["dead_letters"][0][
+        "outcome"
+    ] == "undone"
 
 
 async def test_jobs_of_another_queue_are_not_shown_or_cancelled(served: Tenants) -> None:
@@ -203,17 +209,19 @@ async def test_jobs_of_another_queue_are_not_shown_or_cancelled(served: Tenants)
 
 
 async def test_an_undo_takes_messages_out_of_queues_that_the_caller_administers(served: Tenants) -> None:
-    letter, _ = await dead_letters(served, DEAD, "jobs", "bills")
+    dead_letter, _ = await dead_letters(served, DEAD, "jobs", "bills")
     path = f"{AT_DEAD}/dlq/audits/a"
     scopes = (*DEAD_QUEUE_ONLY, "produce:jobs")
-    body = {"letters": [{"id": str(letter)}]}
-    assert (await served.call("POST", path, *scopes, json=body)).json()["letters"][0]["fate"] == "moved"
-    [fate] = (await served.call("POST", f"{path}/undo", *scopes, json={})).json()["letters"]
-    assert (fate["fate"], fate["code"]) == ("refused", "forbidden")
-    assert "admin:jobs" in fate["problem"]
+    body = {"dead_letters": [{"id": str(dead_letter)}]}
+    assert (await served.call("POST", path, *scopes, json=body)).json()["dead_letters"][0]["outcome"] == "moved"
+    [outcome] = (await served.call("POST", f"{path}/undo", *scopes, json={})).json()["dead_letters"]
+    assert (outcome["outcome"], outcome["code"]) == ("refused", "forbidden")
+    assert "admin:jobs" in outcome["problem"]
     assert len(payloads(served, "jobs")) == 1
-    [fate] = (await served.call("POST", f"{path}/undo", *DEAD_QUEUE_ONLY, "admin:jobs", json={})).json()["letters"]
-    assert fate["fate"] == "undone"
+    [outcome] = (await served.call("POST", f"{path}/undo", *DEAD_QUEUE_ONLY, "admin:jobs", json={})).json()[
+        "dead_letters"
+    ]
+    assert outcome["outcome"] == "undone"
 
 
 async def test_a_queue_becomes_the_dead_queue_of_another_only_by_who_administers_both(served: Tenants) -> None:

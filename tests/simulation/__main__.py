@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from tests import postgres
 from tests.simulation.node.run import run as run_node
 from tests.simulation.run import STEPS, run
 
@@ -50,9 +51,11 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=("engine", "node", "both"), default="both")
     parser.add_argument("--seeds", type=seeds_of, default=range(1, 201), metavar="N or A-B")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"engine: turns of each run (default {STEPS})")
-    parser.add_argument("--store", choices=("memory", "rocks"), default="memory", help="engine: what it runs on")
+    stores = ("memory", "rocks", "postgres")
+    parser.add_argument("--store", choices=stores, default="memory", help="engine: what it runs on")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first seed that fails")
     options = parser.parse_args()
+    postgres.configure()
     how = f" --steps {options.steps} --store {options.store}"
     held = True
     if options.what != "node":
@@ -69,4 +72,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        postgres.end()

@@ -21,10 +21,12 @@ from holdfast.engine.dead_lettering import DeadLettering
 from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.queues import add_queue
 from holdfast.errors import StoreUnavailable
+from holdfast.store import Remote, open_store
 from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
+from tests import postgres
 from tests.simulation.compare import adopt, came_through, check_same
 from tests.simulation.dead_lettering import DeadLettering as Moved
 from tests.simulation.dead_lettering import check_dead_letters
@@ -35,6 +37,7 @@ from tests.simulation.picture import Picture, check_records
 from tests.simulation.rows import Journal
 from tests.simulation.staging import Arrival, Staging
 from tests.simulation.world import SECOND, START, World
+from tests.waiting import PATIENCE_SECONDS
 
 R = TypeVar("R")
 
@@ -93,6 +96,11 @@ class TracedDeadLettering(DeadLettering):
         return dead_letters
 
 
+def _database() -> Remote:
+    """A cell of its own in the database of this process."""
+    return Remote(postgres.url(postgres.own_database()), postgres.new_cell(), PATIENCE_SECONDS, PATIENCE_SECONDS)
+
+
 class Machine:
     """One node over its restarts, with the model that watches it."""
 
@@ -110,6 +118,7 @@ class Machine:
         self._unsafe = False  # written, but ids are not yet durably reserved
         self._disk = MemoryDisk() if store_kind == "memory" else None
         self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-") if self._disk is None else ""
+        self._remote = _database() if store_kind == "postgres" else None
         self.engine = self._start()
         for name, config in world.queues.items():
             add_queue(self.engine, (NAMESPACE, name), config, self.now)
@@ -119,13 +128,25 @@ class Machine:
         self.crash()
 
     def _start(self) -> TracedEngine:
-        inner: Store = RocksStore(Path(self._directory)) if self._disk is None else MemoryStore(self._disk)
+        inner = self._open_store()
         rate = self.world.fault_rate if 0 < self.restarts < 30 else 0.0
         self.store = FaultyStore(inner, write=scattered(self.random, rate), sync=scattered(self.random, rate))
-        limits = Limits(auto_create=False, hot_bytes=self.world.hot_bytes, transactions=self.world.transactions)
+        limits = Limits(
+            auto_create=False,
+            hot_bytes=self.world.hot_bytes,
+            window_places=self.world.window_places,
+            transactions=self.world.transactions,
+        )
         engine = TracedEngine(self.store, limits)
         engine.open(self.now)
         return engine
+
+    def _open_store(self) -> Store:
+        if self._disk is not None:
+            return MemoryStore(self._disk)
+        if self._remote is not None:
+            return open_store("postgres", self._directory, remote=self._remote)
+        return RocksStore(Path(self._directory))
 
     def close(self) -> None:
         self.store.close()

@@ -6,7 +6,7 @@ from holdfast.core.codecs import read_message
 from holdfast.core.effects import Op
 from holdfast.core.journal import Row, read_block, removable, rows
 from holdfast.core.records import Message, Table, message_key, seq_of
-from holdfast.core.states import ENDED, NEXT, DeliveryState, JournalEvent
+from holdfast.core.states import ABOUT_GROUPS, ENDED, NEXT, DeliveryState, JournalEvent, Reason
 from holdfast.engine.engine import Engine
 from holdfast.store.contract import Store
 from tests.simulation.mail import must
@@ -51,7 +51,7 @@ class Journal:
         """Move blocks out of the store. They must be durable."""
         last, removal = self.collect(store, blocks)
         if last:
-            engine.exported(last, self.last, removal)
+            engine.exported(last, self.last, removal, None)
 
 
 def _messages(store: Store, shard: int, first: int, count: int) -> list[Message]:
@@ -77,6 +77,8 @@ class _Replay:
             return
         if row.event is JournalEvent.DUPLICATE:
             return  # of a message that may have been enqueued while the journal was off
+        if row.event in ABOUT_GROUPS:
+            return
         must(message_id in self.enqueued, f"{what}: never enqueued")
         if row.event is JournalEvent.EDITED:
             return  # that it waits is checked when it happens; the group that has it out here may be gone
@@ -94,7 +96,7 @@ class _Replay:
         elif row.event is JournalEvent.FAILED:
             must(row.attempt == self.attempts.get(key, 0) + 1, f"{what}: attempt {row.attempt} in {row.group}")
             self.attempts[key] = row.attempt or 0
-        if row.event.value in _ENDS:
+        if row.event.value in _ENDS and row.reason != Reason.GROUP_DELETED:  # nobody that exists was told of that
             self.ends[key] = row.event.value
 
 

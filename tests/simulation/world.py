@@ -29,7 +29,8 @@ from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueCo
 from holdfast.core.shard import SKIP_BLOCKED_MAX
 from holdfast.engine import engine
 from holdfast.engine.open_transaction import TransactionLimits
-from holdfast.store import rocks, rocks_runs
+from holdfast.store import rocks
+from holdfast.store import runs as store_runs
 
 SECOND = 1_000_000
 START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
@@ -50,7 +51,7 @@ _MODULES = (
     sweeps,
     transactions,
     rocks,
-    rocks_runs,
+    store_runs,
 )
 
 
@@ -76,6 +77,11 @@ class World:
     def logged(self) -> bool:
         """Whether queues are only read as logs: nobody leases, and what all cursors have passed goes in ranges."""
         return self.seed % 8 == 6
+
+    @property
+    def window_places(self) -> int:
+        """How many messages all windows together may show: with few, they are cut after every step."""
+        return (3, 40, 500_000)[self.seed % 3]
 
     @property
     def short_leases(self) -> bool:

@@ -46,6 +46,10 @@ LINE_BYTES_MAX: Final = 131_072
 """What callers give is cut to this, so that nobody can fill the log with one act. The longest configuration of a queue
 is shorter."""
 
+VALUES_MAX: Final = 2_000
+"""The same, by the number of values: each is looked at, and a body of 256 KiB may have a hundred thousand. A queue's
+configuration has some 150 at most, a hundred of them topics."""
+
 
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line, without its hash."""
@@ -136,7 +140,7 @@ class AuditLog:
             resource=_cut(resource),
             result=result,
             peer=_cut(peer),
-            details={name: _redacted(name, value) for name, value in details.items()},
+            details=_redacted_all(details),
         )
         size = len(msgspec.json.encode(entry))
         if size > LINE_BYTES_MAX:
@@ -253,6 +257,19 @@ def numbered_files(path: Path) -> list[Path]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
+
+
+def _redacted_all(details: Mapping[str, object]) -> dict[str, object]:
+    waiting: list[object] = [details]
+    count = 0
+    while waiting:
+        value = waiting.pop()
+        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        count += len(inside)
+        if count > VALUES_MAX:
+            return {"cut": f"more than {VALUES_MAX} values"}
+        waiting.extend(inside)
+    return {name: _redacted(name, value) for name, value in details.items()}
 
 
 def _redacted(name: str, value: object) -> object:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast import patterns
-from holdfast.core.queue import qualified_consumer
+from holdfast.core.queue import TOPICS_MAX, qualified_consumer
 from holdfast.errors import Forbidden
 from holdfast.patterns import Pattern
 
@@ -210,7 +210,7 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         what others publish there, `dlq.queue` is another queue that it fills, and that can then neither be deleted nor
         have a dead queue of its own. What is no configuration at all is not for this to say."""
         topics = fields.get("topics")
-        for topic in topics if isinstance(topics, list | tuple) else ():
+        for topic in topics[:TOPICS_MAX] if isinstance(topics, list | tuple) else ():  # more are refused as such
             if isinstance(topic, str) and not self.may_filter(Action.ADMIN, topic):
                 self.require_filter(Action.CONSUME, topic)
         nested = fields.get("dlq")

@@ -7,7 +7,7 @@ request waits until it is paid. So a batch larger than the burst is not refused 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final
 
 from holdfast.config import RateSettings
 from holdfast.errors import RateLimited
@@ -36,8 +36,15 @@ class Bucket:
         self.level -= amount * SECOND
 
 
+RATES: Final = (Quota.REQUESTS_PER_SECOND, Quota.PUBLISHES_PER_SECOND, Quota.BYTES_PER_SECOND)
+PRINCIPALS_PER_NAMESPACE: Final = 8
+"""Principals whose buckets are kept, for each namespace whose are. One that is forgotten begins with full ones; what
+its namespace owes stays."""
+
+
 class RequestRates:
-    """The buckets of namespaces for requests (HTTP's, and reads with MQTT's PUBLISHes) and for their bytes, by quotas.
+    """The buckets of namespaces, and of principals for their share, by quotas: for requests (HTTP's, and reads with
+    MQTT's PUBLISHes), for PUBLISHes and for the bytes of both.
 
     Bytes are counted as they arrive, when it is too late to refuse them; the next request then waits until they are
     paid for.
@@ -45,47 +52,88 @@ class RequestRates:
 
     def __init__(self, quotas: Quotas, tracked: int) -> None:
         self._quotas = quotas
-        self._tracked = tracked
-        self._buckets: OrderedDict[str, _RequestBuckets] = OrderedDict()
+        self._namespaces = _Tracked(quotas, tracked)
+        self._principals = _Tracked(quotas, tracked * PRINCIPALS_PER_NAMESPACE)
 
-    def take(self, namespace: str, now: int) -> None:
-        """Take one request, or raise RateLimited."""
-        found = self._of(namespace, now)
-        for quota, bucket in ((Quota.REQUESTS_PER_SECOND, found.requests), (Quota.BYTES_PER_SECOND, found.size_bytes)):
-            wait = bucket.wait(now) if bucket is not None else 0
-            if wait:
-                self._quotas.refused[quota] = self._quotas.refused.get(quota, 0) + 1
-                limit = self._quotas.limit(namespace, quota)
-                raise RateLimited(
-                    namespace=namespace, retry_after_ms=-(-wait // MILLISECOND), quota=quota.value, limit=limit
-                )
-        if found.requests is not None:
-            found.requests.take(1)
+    def take(self, namespace: str, principal: str, now: int, requests: int = 1, publishes: int = 0) -> None:
+        """Take requests and PUBLISHes of a principal, or raise RateLimited and take nothing."""
+        found = self._of(namespace, principal, now)
+        for buckets in found:
+            for quota, bucket, amount in zip(RATES, buckets.buckets, (requests, publishes, 1), strict=True):
+                wait = bucket.wait(now) if bucket is not None and amount else 0
+                if wait:
+                    raise self._refused(namespace, buckets, quota, wait)
+        for buckets in found:
+            buckets.take(0, requests)
+            buckets.take(1, publishes)
 
-    def add_bytes(self, namespace: str, size_bytes: int, now: int) -> None:
-        bucket = self._of(namespace, now).size_bytes
-        if bucket is not None:
-            bucket.take(size_bytes)
+    def add_bytes(self, namespace: str, principal: str, size_bytes: int, now: int) -> None:
+        """Count bytes that have arrived."""
+        for buckets in self._of(namespace, principal, now):
+            buckets.take(2, size_bytes)
 
-    def _of(self, namespace: str, now: int) -> _RequestBuckets:
-        limits = (
-            self._quotas.limit(namespace, Quota.REQUESTS_PER_SECOND),
-            self._quotas.limit(namespace, Quota.BYTES_PER_SECOND),
-        )
-        found = self._buckets.get(namespace)
-        if found is None or found.limits != limits:
-            if found is None and len(self._buckets) >= self._tracked:
-                self._buckets.popitem(last=False)
-            requests, size_bytes = (Bucket(limit, SECOND, now) if limit else None for limit in limits)
-            found = self._buckets[namespace] = _RequestBuckets(limits, requests, size_bytes)
-        self._buckets.move_to_end(namespace)
+    def _of(self, namespace: str, principal: str, now: int) -> list[_Buckets]:
+        found = [self._namespaces.get(namespace, "" if principal else OPEN, now)]
+        if principal and self._quotas.principal_percent < 100:
+            found.append(self._principals.get(namespace, principal, now))
         return found
 
+    def _refused(self, namespace: str, buckets: _Buckets, quota: Quota, wait: int) -> RateLimited:
+        self._quotas.refused[quota] = self._quotas.refused.get(quota, 0) + 1
+        return RateLimited(
+            owner=self._quotas.owner(namespace, buckets.principal),
+            namespace=namespace,
+            quota=quota.value,
+            limit=buckets.limits[RATES.index(quota)],
+            retry_after_ms=-(-wait // MILLISECOND),
+        )
 
-class _RequestBuckets(NamedTuple):
-    limits: tuple[int, int]
-    requests: Bucket | None
-    size_bytes: Bucket | None
+
+OPEN: Final = "\0"
+"""Stands for everybody, where no credentials are configured: only limits that were set for the namespace hold."""
+
+
+class _Buckets:
+    """Of a namespace, or of a principal in it: one for each of `RATES` that has a limit."""
+
+    __slots__ = ("buckets", "limits", "principal")
+
+    def __init__(self, principal: str, limits: tuple[int, ...], now: int) -> None:
+        self.principal = principal
+        self.limits = limits
+        self.buckets = [Bucket(limit, SECOND, now) if limit else None for limit in limits]
+
+    def take(self, index: int, amount: int) -> None:
+        bucket = self.buckets[index]
+        if bucket is not None:
+            bucket.take(amount)
+
+
+class _Tracked:
+    """So many buckets; those that were not used for longest are forgotten."""
+
+    __slots__ = ("_found", "_quotas", "_tracked")
+
+    def __init__(self, quotas: Quotas, tracked: int) -> None:
+        self._quotas = quotas
+        self._tracked = tracked
+        self._found: OrderedDict[tuple[str, str], _Buckets] = OrderedDict()
+
+    def get(self, namespace: str, principal: str, now: int) -> _Buckets:
+        limits = tuple([self._limit(namespace, principal, quota) for quota in RATES])
+        key = (namespace, principal)
+        found = self._found.get(key)
+        if found is None or found.limits != limits:
+            if found is None and len(self._found) >= self._tracked:
+                self._found.popitem(last=False)
+            found = self._found[key] = _Buckets(principal if principal != OPEN else "", limits, now)
+        self._found.move_to_end(key)
+        return found
+
+    def _limit(self, namespace: str, principal: str, quota: Quota) -> int:
+        if principal == OPEN:
+            return self._quotas.open_limit(namespace, quota)
+        return self._quotas.share(namespace, quota) if principal else self._quotas.limit(namespace, quota)
 
 
 class RateLimiter:
@@ -111,7 +159,16 @@ class RateLimiter:
         if of_bytes:
             wait = max(wait, of_bytes.wait(now))
         if wait:
-            raise RateLimited(namespace=namespace, retry_after_ms=-(-wait // MILLISECOND))
+            slow, quota = of_messages, "rates.messages_per_second"
+            if of_bytes and of_bytes.level <= 0:
+                slow, quota = of_bytes, "rates.bytes_per_second"
+            raise RateLimited(
+                owner=f"Namespace {namespace!r}",
+                namespace=namespace,
+                quota=quota,
+                limit=slow.rate if slow else 0,
+                retry_after_ms=-(-wait // MILLISECOND),
+            )
         if of_messages:
             of_messages.take(messages)
         if of_bytes:

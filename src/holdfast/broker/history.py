@@ -21,7 +21,7 @@ from holdfast.core.states import JournalEvent
 from holdfast.engine.catalog import QueueName
 from holdfast.journal.manifest import segment_files
 from holdfast.journal.reader import BlockReader
-from holdfast.store.contract import Store
+from holdfast.store.contract import Reader, Store
 
 FILES_MAX = 2_000  # segments that are read, the oldest first: a day and a half of them
 ENQUEUE_TIME_SLACK = 5_000_000  # a message's id says when it was enqueued, to within this
@@ -53,7 +53,8 @@ def read_history(store: Store, journal: Path, after_block: int, name: QueueName,
     """All steps of a message; blocks until done, so call it on a thread. Journal blocks up to `after_block` are in the
     lake."""
     # The store first: what is deleted from it meanwhile is in the lake before.
-    fresh = list(_in_store(store, after_block, name, message_id))
+    with store.reader() as reader:
+        fresh = list(_in_store(reader, after_block, name, message_id))
     exported, complete = _in_lake(journal, name, message_id)
     steps = {step.lsn: step for step in [*exported, *fresh]}
     return History([steps[lsn] for lsn in sorted(steps)], complete)
@@ -88,7 +89,7 @@ def _step(row: dict[str, Any]) -> HistoryEvent:
 # --- the store ------------------------------------------------------------------------------------------------------
 
 
-def _in_store(store: Store, after_block: int, name: QueueName, message_id: int) -> Iterator[HistoryEvent]:
+def _in_store(store: Reader, after_block: int, name: QueueName, message_id: int) -> Iterator[HistoryEvent]:
     for _, block, _ in BlockReader(store).blocks(after_block + 1):
         ours = {shard for shard, of in block.names.items() if (of.namespace, of.queue) == name}
         if not ours:
@@ -113,7 +114,7 @@ def _rows(entry: Decoded) -> int:
             return len(entry[5])
 
 
-def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int) -> Iterator[HistoryEvent]:
+def _match(store: Reader, block: Block, entry: Decoded, lsn: int, message_id: int) -> Iterator[HistoryEvent]:
     """The steps of the message in an entry. `lsn` is that of the entry's first row."""
     match entry[0]:
         case EntryKind.ENQUEUED:
@@ -155,7 +156,7 @@ def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int
                 yield HistoryEvent(lsn=lsn + at, at=block.at, event=event, group=group, reason=reason)
 
 
-def _enqueued_at(store: Store, block: Block, entry: Decoded, message_id: int) -> int:
+def _enqueued_at(store: Reader, block: Block, entry: Decoded, message_id: int) -> int:
     """The index of the message among those that an entry names, -1 if it is not there. Their records exist as long as
     the block does."""
     if abs(block.at - time_of_id(message_id)) > ENQUEUE_TIME_SLACK:

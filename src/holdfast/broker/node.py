@@ -25,6 +25,7 @@ from holdfast.broker.parts.queues import Queues
 from holdfast.broker.parts.quotas import NamespaceQuotas
 from holdfast.broker.parts.redrive_jobs import RedriveJobs
 from holdfast.broker.parts.requests import Requests
+from holdfast.broker.parts.schedules import Schedules
 from holdfast.broker.parts.subscriptions import Subscriptions
 from holdfast.broker.parts.transactions import Transactions
 from holdfast.broker.parts.workflow_state import WorkflowStates
@@ -66,6 +67,7 @@ class Node:
         self.dead_letters = DeadLetters(cell)
         self.redrive_jobs = RedriveJobs(cell, self.queues, self.dead_letters, limits.max_redrives)
         self.transactions = Transactions(cell, limits.enqueue_max)
+        self.schedules = Schedules(cell)
         self.quotas = NamespaceQuotas(cell, self.transactions, self.redrive_jobs)
         self.workflow_state = WorkflowStates(cell, limits.state_bytes)
         self.requests = Requests(self.messages, self.queues, self.subscriptions, node_id, limits.max_waiters)

@@ -19,6 +19,7 @@ class RateSampler:
         self._engine = engine
         self._clock = clock
         self._due: dict[QueueName, None] = {}
+        self.active: dict[QueueName, None] | None = None  # queues sampled since somebody took this; None: nobody has
         self._timer: asyncio.TimerHandle | None = None
 
     def changed(self, names: dict[QueueName, None]) -> None:
@@ -35,6 +36,8 @@ class RateSampler:
             queue = engine.queues.get(name) if engine is not None else None
             if queue is not None:
                 queue.sample_rates(now)
+                if self.active is not None:
+                    self.active[name] = None
         self._timer = asyncio.get_running_loop().call_later(0, self._sample) if self._due else None
 
     def stop(self) -> None:

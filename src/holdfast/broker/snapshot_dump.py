@@ -64,6 +64,8 @@ def _state(engine: Engine, node: int, now: int) -> Snapshot:
         last_lsn=record.next_lsn - 1,
         exported_lsn=record.exported_lsn,
         taken_at=now,
+        chain_hash=record.chain_hash,
+        chain_length=record.chain_length,
         queues=[
             QueueState(
                 queue.record.namespace,

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.broker.cell import LEAVING_DELIVERIES_MAX
 from holdfast.broker.dispatch.assignment import assign
 from holdfast.broker.dispatch.members import STALE_MAX, Member
 from holdfast.broker.node import Node
@@ -20,6 +21,7 @@ from holdfast.core.ids import route_of
 from holdfast.core.records import NO_EXTRA, Extra, Message
 from holdfast.store.contract import Store
 from tests.broker.conftest import config_for, running
+from tests.waiting import until
 
 Q = ("default", "tasks")
 
@@ -129,6 +131,26 @@ async def test_a_member_without_a_heartbeat_is_removed(store: Store, tmp_path: P
         (again,) = await two.expect(1)
         assert again.attempt == 2
         assert list((await node.inspection.stats(Q)).groups[0].members) == ["alive"]
+
+
+async def test_members_that_fall_silent_together_are_removed_in_several_turns(store: Store, tmp_path: Path) -> None:
+    config = replace(config_for(tmp_path), members=MemberSettings(heartbeat_timeout=30_000_000))
+    async with running(config, store) as node:
+        now = node.clock()
+        node.cell.clock = lambda: now
+        count = LEAVING_DELIVERIES_MAX // 4
+        queues = [("default", f"q{number}") for number in range(10)]
+        for queue in queues:
+            inbox = Inbox()
+            await node.subscriptions.join(queue, "g", "m", inbox, heartbeat=True, credit=count)
+            await node.messages.enqueue(queue, [Draft(b"x")] * count)
+            await inbox.expect(count)
+        now += 30_000_000
+        node.cell.run_due()
+        members = node.cell.dispatcher.members
+        assert len(members.all_members()) == 6
+        await until(lambda: not members.all_members())
+        assert [(await node.inspection.stats(queue)).groups[0].leased for queue in queues] == [0] * 10
 
 
 async def test_a_member_whose_lease_runs_out_has_its_credit_back(node: Node) -> None:

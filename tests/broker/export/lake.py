@@ -162,7 +162,7 @@ class Life:
 
     def apply(self, exported: Exported) -> None:
         """What the node does with it."""
-        self.engine.exported(exported.last_block, exported.last_lsn, exported.removal)
+        self.engine.exported(exported.last_block, exported.last_lsn, exported.removal, exported.chain)
         self.engine.write()
 
     def export_all(self, exporter: Exporter) -> list[Exported]:

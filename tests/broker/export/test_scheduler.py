@@ -70,7 +70,7 @@ async def test_the_process_that_converts_ends_when_it_has_nothing_to_do(
     await node.messages.enqueue(("default", "orders"), [Draft(b"2")])
     monkeypatch.setattr(export_scheduler, "IDLE_SECONDS", 0.001)
     await node.cell.export()
-    assert not first.is_running() or _converters() == [first], "the next segment takes the same process"
+    assert _converters() in ([first], []), "the next segment takes the same process, which may have ended by now"
     await until(lambda: not first.is_running())
 
     await node.messages.enqueue(("default", "orders"), [Draft(b"3")])

@@ -51,6 +51,11 @@ def exporter_of(life: Life, process: InProcess, rows: int = 1_000_000) -> Export
     return exporter
 
 
+def priorities(pid: int) -> list[int]:
+    """The niceness of each thread of a process."""
+    return [os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in Path(f"/proc/{pid}/task").iterdir()]
+
+
 def test_a_process_writes_what_a_thread_would(process: InProcess, tmp_path: Path) -> None:
     life, second = Life(tmp_path / "one"), Life(tmp_path / "other")
     for one in (life, second):
@@ -63,6 +68,7 @@ def test_a_process_writes_what_a_thread_would(process: InProcess, tmp_path: Path
     assert len(done) > 2
     assert process.pid is not None
     assert "/pandas/" not in Path(f"/proc/{process.pid}/maps").read_text(), "it would take half a second, and 50 MiB"
+    assert all(priority > os.getpriority(os.PRIO_PROCESS, 0) for priority in priorities(process.pid))
     assert life.lake_rows() == second.lake_rows()
     assert life.lake_lsns() == [row.lsn for row in wanted]
     assert life.messages() == second.messages(), "the same records have left the store"

@@ -28,23 +28,23 @@ async def test_dead_letters_are_listed_with_their_story(http: httpx.AsyncClient)
     await http.post("/api/v1/queues", json={"name": "jobs"})
     assert (await http.get(f"{QUEUE}/dlq")).json() == {"messages": [], "cursor": ""}
     sources = await die(http, "boom", "bang")
-    letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
-    assert [letter["origin"]["source_id"] for letter in letters] == sources
-    assert [letter["origin"]["error"] for letter in letters] == ["boom", "bang"]
-    assert {letter["origin"]["reason"] for letter in letters} == {"rejected"}
+    dead_letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    assert [dead_letter["origin"]["source_id"] for dead_letter in dead_letters] == sources
+    assert [dead_letter["origin"]["error"] for dead_letter in dead_letters] == ["boom", "bang"]
+    assert {dead_letter["origin"]["reason"] for dead_letter in dead_letters} == {"rejected"}
     some = (await http.get(f"{QUEUE}/dlq", params={"error": "an"})).json()["messages"]
-    assert [letter["text"] for letter in some] == ["bang"]
+    assert [dead_letter["text"] for dead_letter in some] == ["bang"]
 
 
 async def test_one_dead_letter_is_retried(http: httpx.AsyncClient) -> None:
     [source] = await die(http, "boom")
-    [letter] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
-    back = (await http.post(f"{QUEUE}/dlq/{letter['id']}/retry")).json()
+    [dead_letter] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    back = (await http.post(f"{QUEUE}/dlq/{dead_letter['id']}/retry")).json()
     assert back["queue"] == "jobs"
     [again] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
     assert again["id"] == back["id"]
     assert again["origin"]["source_id"] == source
-    gone = await http.post(f"{QUEUE}/dlq/{letter['id']}/retry")
+    gone = await http.post(f"{QUEUE}/dlq/{dead_letter['id']}/retry")
     assert gone.json()["code"] == "message_not_found"
 
 
@@ -59,7 +59,7 @@ async def test_redrive_counts_first_then_moves_what_matches(http: httpx.AsyncCli
         job = (await http.get(f"{QUEUE}/dlq/redrive/{job['id']}")).json()
     assert (job["state"], job["moved"]) == ("done", 2)
     assert len((await http.get(f"{QUEUE}/dlq/redrive")).json()["redrives"]) == 2
-    assert [letter["text"] for letter in (await http.get(f"{QUEUE}/dlq")).json()["messages"]] == ["bad input"]
+    assert [dead_letter["text"] for dead_letter in (await http.get(f"{QUEUE}/dlq")).json()["messages"]] == ["bad input"]
 
 
 async def test_dead_letters_go_to_the_group_they_died_in_or_to_the_one_that_is_named(http: httpx.AsyncClient) -> None:
@@ -108,11 +108,13 @@ async def test_a_shared_dead_queue_gives_each_queue_its_own_dead_letters(http: h
         await http.post("/api/v1/queues", json={"name": name, "config": {"dlq": {"queue": "morgue"}}})
     await die(http, "boom")
     assert (await http.get("/api/v1/queues/other/dlq")).json()["messages"] == []
-    [letter] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
-    refused = await http.post(f"/api/v1/queues/other/dlq/{letter['id']}/retry")
+    [dead_letter] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    refused = await http.post(f"/api/v1/queues/other/dlq/{dead_letter['id']}/retry")
     assert refused.json()["code"] == "message_not_found"
     assert (await http.post("/api/v1/queues/other/dlq/purge")).json() == {"messages": 0}
-    assert (await http.get("/api/v1/queues/morgue/dlq")).json()["messages"] == [letter], "its own path names them all"
+    assert (await http.get("/api/v1/queues/morgue/dlq")).json()["messages"] == [dead_letter], (
+        "its own path names them all"
+    )
 
 
 async def test_stored_items_are_imported_once(http: httpx.AsyncClient) -> None:
@@ -128,30 +130,33 @@ async def test_stored_items_are_imported_once(http: httpx.AsyncClient) -> None:
 async def test_dead_letters_are_brought_back_under_an_id_once_and_taken_back(http: httpx.AsyncClient) -> None:
     await http.post("/api/v1/queues", json={"name": "jobs"})
     await die(http, "boom", "bang", "bing")
-    letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
-    ids = [letter["id"] for letter in letters]
+    dead_letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    ids = [dead_letter["id"] for dead_letter in dead_letters]
     audit = f"{QUEUE}/dlq/audits/ops%2F1"
-    body = {"letters": [{"id": ids[0]}, {"id": ids[1], "base64": "Y2hhbmdlZA=="}], "note": "amount > 3"}
-    told = (await http.post(audit, json=body)).json()["letters"]
-    assert [(one["letter"], one["fate"], one["queue"]) for one in told] == [
+    body = {"dead_letters": [{"id": ids[0]}, {"id": ids[1], "base64": "Y2hhbmdlZA=="}], "note": "amount > 3"}
+    told = (await http.post(audit, json=body)).json()["dead_letters"]
+    assert [(one["dead_letter"], one["outcome"], one["queue"]) for one in told] == [
         (ids[0], "moved", "jobs"),
         (ids[1], "moved", "jobs"),
     ]
-    assert [one["fate"] for one in (await http.post(audit, json=body)).json()["letters"]] == ["repeated"] * 2
+    assert [one["outcome"] for one in (await http.post(audit, json=body)).json()["dead_letters"]] == ["repeated"] * 2
     shown = (await http.get(audit)).json()
     assert (shown["id"], shown["moved"], shown["note"], shown["dead_queue"]) == ("ops/1", 2, "amount > 3", "dlq/jobs")
     assert (await http.get(f"{QUEUE}/dlq/audits")).json()["audits"] == [shown]
-    first = (await http.get(f"{audit}/letters", params={"limit": 1})).json()
-    assert [one["fate"] for one in first["letters"]] == ["waiting"]
-    rest = (await http.get(f"{audit}/letters", params={"cursor": first["cursor"]})).json()
-    assert (len(rest["letters"]), rest["cursor"]) == (1, "")
+    first = (await http.get(f"{audit}/dead-letters", params={"limit": 1})).json()
+    assert [one["outcome"] for one in first["dead_letters"]] == ["waiting"]
+    rest = (await http.get(f"{audit}/dead-letters", params={"cursor": first["cursor"]})).json()
+    assert (len(rest["dead_letters"]), rest["cursor"]) == (1, "")
     [message] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
     assert message["properties"] == {"holdfast-redrive": "ops/1"}
-    undone = (await http.post(f"{audit}/undo")).json()["letters"]
-    assert [one["fate"] for one in undone] == ["leased", "undone"]
+    undone = (await http.post(f"{audit}/undo")).json()["dead_letters"]
+    assert [one["outcome"] for one in undone] == ["leased", "undone"]
     left = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
-    assert {(letter["id"], letter["text"]) for letter in left} == {(ids[2], "bing"), (undone[1]["again"], "bang")}
+    assert {(dead_letter["id"], dead_letter["text"]) for dead_letter in left} == {
+        (ids[2], "bing"),
+        (undone[1]["again"], "bang"),
+    }
     unknown = await http.get(f"{QUEUE}/dlq/audits/nothing")
     assert unknown.json()["code"] == "audit_not_found"
-    many = {"letters": [{"id": str(number + 1)} for number in range(1_001)]}
+    many = {"dead_letters": [{"id": str(number + 1)} for number in range(1_001)]}
     assert (await http.post(audit, json=many)).json()["code"] == "limit_exceeded"

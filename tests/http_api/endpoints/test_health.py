@@ -82,6 +82,31 @@ async def test_every_metric_is_in_the_list_that_the_documentation_is_made_from(
     assert types == listed
 
 
+async def test_every_cache_is_counted_beside_its_bound(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    store = open_store("rocks", tmp_path / "store")
+    node = Node(config, store)
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    await node.groups.create(("default", "orders"), "billing")
+    await node.messages.enqueue(("default", "orders"), [Draft(b"x" * 1_000) for _ in range(10)])
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
+        before = samples((await http.get("/metrics")).text)
+        await work_a_little(node)
+        after = samples((await http.get("/metrics")).text)
+    used, limits = after["holdfast_cache_bytes"], after["holdfast_cache_limit_bytes"]
+    assert before["holdfast_cache_bytes"][(("cache", "payloads"),)] > 10_000
+    assert used[(("cache", "ended_leases"),)] > 0
+    assert used[(("cache", "write_buffers"),)] > 10_000
+    assert used.keys() == limits.keys()
+    assert all(used[name] <= limits[name] for name in used)
+    assert after["holdfast_caches_limit_bytes"] == {(): sum(limits.values())}
+    await front.stop()
+    await node.stop()
+    store.close()
+
+
 async def test_what_is_staged_is_counted_until_it_is_published(http: httpx.AsyncClient, node: Node) -> None:
     await node.transactions.stage(TransactionName("default", "t"), [("jobs", [Draft(b"abc"), Draft(b"de")])])
     found = samples((await http.get("/metrics")).text)
@@ -196,11 +221,17 @@ async def test_a_request_gets_its_reply(http: httpx.AsyncClient, node: Node) -> 
     assert answer["correlation_id"] == extra.correlation_id
 
 
-async def test_a_reply_that_comes_too_late_is_dropped_and_counted(http: httpx.AsyncClient, node: Node) -> None:
-    late = node.requests.late
+async def test_a_request_without_a_reply_ends_with_its_timeout(http: httpx.AsyncClient) -> None:
     answer = await http.post("/api/v1/request/jobs", json={"text": "anybody?", "timeout": "20ms"})
     assert (answer.status_code, answer.json()["code"]) == (504, "reply_timeout")
-    [asked] = await node.messages.lease(JOBS, "g", 1)
+
+
+async def test_a_reply_that_comes_too_late_is_dropped_and_counted(http: httpx.AsyncClient, node: Node) -> None:
+    late = node.requests.late
+    asking = asyncio.create_task(http.post("/api/v1/request/jobs", json={"text": "anybody?", "timeout": "30s"}))
+    [asked] = await node.messages.lease(JOBS, "g", 1, wait=30_000_000)
+    asking.cancel()
+    await until(lambda: not node.requests.waiting)
     extra = asked.message.extra
     assert extra.reply_to is not None
     queue = ("default", extra.reply_to.removeprefix("$queue/"))

@@ -20,6 +20,7 @@ from holdfast.http_api.openapi.document import document
 from holdfast.http_api.server.app import ROUTES
 from holdfast.quotas import Quota
 from tests.numbers import WILD_NUMBERS
+from tests.waiting import PATIENCE_SECONDS
 
 Q = "/api/v1/queues/numbers"
 ANY = object()
@@ -146,7 +147,7 @@ async def prepared(http: httpx.AsyncClient, node: Node) -> AsyncIterator[httpx.A
 async def _send(http: httpx.AsyncClient, method: str, path: str, **body: Any) -> None:
     """Send a request. It is done, waits, or is refused with a code."""
     try:
-        async with http.stream(method, path, timeout=1, **body) as response:
+        async with http.stream(method, path, timeout=httpx.Timeout(PATIENCE_SECONDS, read=1), **body) as response:
             if response.status_code < 400:
                 return
             text = (await response.aread()).decode()

@@ -96,7 +96,7 @@ async def test_who_holds_a_lease_is_shown_with_its_kind_of_credential(callers: C
     client = await callers.token("alice")
     message_id = await lease_one(client, "w1")
     shown = (await client.get(f"{QUEUE}/messages/{message_id}")).json()
-    assert [status["consumer"] for status in shown["standings"]] == ["token:alice/w1"]
+    assert [status["consumer"] for status in shown["deliveries"]] == ["token:alice/w1"]
 
 
 async def test_mqueue_settles_by_the_credential_and_not_by_a_name(callers: Callers) -> None:

@@ -123,25 +123,78 @@ async def test_requests_beyond_the_rate_are_refused_before_their_body_is_read(tm
             assert (await other.get("/api/v1/queues")).status_code == 200
 
 
+async def test_without_credentials_a_quota_holds_if_it_was_set(tmp_path: Path) -> None:
+    config = replace(config_for(tmp_path), quotas=QuotaSettings(connections=1, requests_per_second=1, long_polls=1))
+    node = Node(config, MemoryStore())
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    try:
+        async with httpx.AsyncClient(base_url=front.url) as first, httpx.AsyncClient(base_url=front.url) as second:
+            for _ in range(5):  # all callers are one, and nobody is to be protected from them
+                assert (await first.get("/api/v1/queues")).status_code == 200
+                assert (await second.get("/api/v1/queues")).status_code == 200
+            await node.quotas.change("default", {"connections": 2, "requests_per_second": 1})
+            async with httpx.AsyncClient(base_url=front.url) as third:
+                refused = await third.get("/api/v1/queues")
+            assert (refused.status_code, refused.json()["details"]["quota"]) == (429, "connections")
+            answers = [await first.get("/api/v1/queues") for _ in range(20)]
+            refusals = [answer.json() for answer in answers if answer.status_code == 429]
+            assert refusals[0]["code"] == "rate_limited"
+            assert "Namespace 'default' sends faster than it may: requests_per_second is 1" in refusals[0]["detail"]
+    finally:
+        await front.stop()
+        await node.stop()
+
+
+ALICE, BOB = "user:alice", "user:bob"
+
+
+def limited(rates: RequestRates, namespace: str, principal: str, now: int = 0) -> RateLimited:
+    with pytest.raises(RateLimited) as refused:
+        rates.take(namespace, principal, now, publishes=1)
+    return refused.value
+
+
 def test_bytes_are_paid_for_by_the_next_request() -> None:
     rates = RequestRates(Quotas({Quota.BYTES_PER_SECOND: 100}), tracked=1)
-    rates.take("acme", 0)
-    rates.add_bytes("acme", 300, 0)
-    with pytest.raises(RateLimited) as refused:
-        rates.take("acme", 0)
-    assert refused.value.details["quota"] == "bytes_per_second"
-    rates.take("acme", 3 * SECOND)
-    rates.take("other", 0)  # of more namespaces than are tracked the one that was quiet longest is forgotten
+    rates.take("acme", ALICE, 0)
+    rates.add_bytes("acme", ALICE, 300, 0)
+    assert limited(rates, "acme", ALICE).details["quota"] == "bytes_per_second"
+    rates.take("acme", ALICE, 3 * SECOND)
+    rates.take("other", ALICE, 0)  # of more namespaces than are tracked the one that was quiet longest is forgotten
+
+
+def test_each_publish_counts_and_a_batch_costs_as_many() -> None:
+    rates = RequestRates(Quotas({Quota.PUBLISHES_PER_SECOND: 10}), tracked=1)
+    rates.take("acme", ALICE, 0, publishes=30)
+    assert limited(rates, "acme", ALICE, 2 * SECOND - 1).details["quota"] == "publishes_per_second"
+    rates.take("acme", ALICE, 0)  # a request without any
+    rates.take("acme", ALICE, 2 * SECOND + 1, publishes=1)
+
+
+@pytest.mark.parametrize("quota", [Quota.REQUESTS_PER_SECOND, Quota.PUBLISHES_PER_SECOND, Quota.BYTES_PER_SECOND])
+def test_one_principal_does_not_send_all_that_its_namespace_may(quota: Quota) -> None:
+    rates = RequestRates(Quotas({quota: 10}, principal_percent=50), tracked=1)
+    for _ in range(5):
+        rates.take("acme", ALICE, 0, publishes=1)
+        rates.add_bytes("acme", ALICE, 1, 0)
+    error = limited(rates, "acme", ALICE)
+    assert f"Principal 'user:alice' in namespace 'acme' sends faster than it may: {quota} is 5" in str(error)
+    for _ in range(5):
+        rates.take("acme", BOB, 0, publishes=1)
+        rates.add_bytes("acme", BOB, 1, 0)
+    assert "Namespace 'acme' sends" in str(limited(rates, "acme", "user:carol"))
+    rates.take("other", ALICE, 0)
 
 
 def test_a_rate_that_is_changed_holds_from_the_next_request() -> None:
     quotas = Quotas({Quota.REQUESTS_PER_SECOND: 1})
     rates = RequestRates(quotas, tracked=10)
-    rates.take("acme", 0)
-    with pytest.raises(RateLimited):
-        rates.take("acme", 0)
+    rates.take("acme", ALICE, 0)
+    limited(rates, "acme", ALICE)
     quotas.set_own("acme", {Quota.REQUESTS_PER_SECOND: 0})
     for _ in range(10):
-        rates.take("acme", 0)
-    rates.add_bytes("acme", 1 << 40, 0)
-    rates.take("acme", 0)
+        rates.take("acme", ALICE, 0)
+    rates.add_bytes("acme", ALICE, 1 << 40, 0)
+    rates.take("acme", ALICE, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.config.settings import StoreSettings
+from holdfast.config import StoreSettings
 from holdfast.core.commands import Draft
 from holdfast.engine.engine import Engine
 from holdfast.mqtt.codec import V311, PubAck, Publish, PubRec, reasons

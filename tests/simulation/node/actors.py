@@ -10,7 +10,7 @@ from random import Random
 
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.records import Extra
-from holdfast.errors import HoldfastError
+from holdfast.errors import GroupExists, HoldfastError, QueueExists
 from tests.simulation.mail import Violation
 from tests.simulation.node.driver import SECOND, Driver, Enqueued
 from tests.simulation.node.ledger import Call, Ledger
@@ -323,8 +323,21 @@ class Actors:
         await asyncio.sleep(random.random())
 
     async def _create(self) -> None:
+        """Sometimes two do it in one turn: the second learns that the queue exists."""
+        calls = [self._create_once() for _ in range(self._random.choice((1, 2)))]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for error in [one for one in outcomes if isinstance(one, BaseException)]:
+            raise error
+
+    async def _create_once(self) -> None:
         partitions = self._random.choice((1, 3))
-        await self._driver.create_queue(TEMPORARY, {"partitions": partitions})
+        found = self._driver.record(TEMPORARY)
+        try:
+            await self._driver.create_queue(TEMPORARY, {"partitions": partitions})
+        except QueueExists:
+            if found is not None:
+                self._ledger.exists(TEMPORARY, found.created_at)
+            raise
         record = self._ledger.durable.queue(TEMPORARY)
         self._ledger.administered("a new queue", record is not None)
 
@@ -364,7 +377,15 @@ class Actors:
     async def _group(self) -> None:
         queue, random = self._queue(), self._random
         name = f"g{random.randrange(3)}"
-        await self._driver.create_group(queue, name, cursor=random.random() < 0.3, earliest=random.random() < 0.5)
+        found = self._driver.record(queue)
+        group = None if found is None else found.group(name)
+        cursor, earliest = random.random() < 0.3, random.random() < 0.5
+        try:
+            await self._driver.create_group(queue, name, cursor=cursor, earliest=earliest)
+        except GroupExists:
+            if found is not None and group is not None:
+                self._ledger.exists(queue, found.created_at, group.number)
+            raise
         record = self._ledger.durable.queue(queue)
         self._ledger.administered("a new group", record is not None and record.group(name) is not None)
 

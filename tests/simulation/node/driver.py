@@ -16,9 +16,10 @@ from holdfast.broker.submission import Moment
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
 from holdfast.config.audit_settings import AuditSettings
-from holdfast.config.settings import JournalSettings, MqttSettings, NodeSettings, StoreSettings
+from holdfast.config.settings import JournalSettings, MqttSettings, NodeSettings
+from holdfast.config.store_settings import StoreSettings
 from holdfast.core.commands import CursorRange, Draft, Leased, Settlement
-from holdfast.core.queue import Durability, GroupKind
+from holdfast.core.queue import Durability, GroupKind, QueueRecord
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreError
@@ -169,6 +170,11 @@ class Driver:
         await self.node.transactions.publish(TransactionName(NAMESPACE, transaction))
 
     # --- administration ---------------------------------------------------------------------------------------------
+
+    def record(self, queue: str) -> QueueRecord | None:
+        """A queue as it is in memory, durable or not."""
+        engine = self.node.cell.open_engine
+        return None if engine is None else engine.catalog.record((NAMESPACE, queue))
 
     async def create_queue(self, queue: str, fields: Mapping[str, object]) -> None:
         await self.node.queues.create((NAMESPACE, queue), fields)

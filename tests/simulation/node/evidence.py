@@ -41,11 +41,16 @@ class Evidence:
         self.events: Counter[tuple[str, str, int]] = Counter()  # event, group, message id
         self.ended: set[int] = set()
         self.sources: set[int] = set()  # messages of which there was a dead letter
+        self.made: set[tuple[str, int, int]] = set()  # queue, its time, and 0 for itself or the number of a group
 
     def take(self, ops: Sequence[Op]) -> None:
         for table, _, value in ops:
             if table is Table.JOURNAL and isinstance(value, bytes):
                 self._read(value)
+            elif table is Table.QUEUES and isinstance(value, bytes):
+                record = msgspec.msgpack.decode(value, type=QueueRecord)
+                numbers = [0, *[group.number for group in record.groups]]
+                self.made.update((record.name, record.created_at, number) for number in numbers)
 
     def _read(self, value: bytes) -> None:
         seqs: dict[int, int] = {}
@@ -75,6 +80,7 @@ class Evidence:
         self.events = Counter(other.events)
         self.ended = set(other.ended)
         self.sources = set(other.sources)
+        self.made = set(other.made)
 
     def queue(self, name: str) -> QueueRecord | None:
         value = self.store.get(Table.QUEUES, queue_key(self._namespace, name))

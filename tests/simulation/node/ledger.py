@@ -150,6 +150,12 @@ class Ledger:
             must(first == message.id, f"{queue}: sequence {message.seq} was {first} and is {message.id}")
         self.answers["read"] += 1
 
+    def exists(self, queue: str, created_at: int, group: int = 0) -> None:
+        """A caller was refused because a queue, or a group of it, exists: it may have been deleted since."""
+        known = (queue, created_at, group) in self.durable.made
+        must(known, f"{queue} (group {group}) was said to exist, and was never durable")
+        self.answers["exists"] += 1
+
     def administered(self, what: str, done: bool) -> None:
         must(done, f"{what} was answered, and is not durable")
         self.answers["administration"] += 1

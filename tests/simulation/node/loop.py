@@ -93,7 +93,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._dead = True
         ended: set[asyncio.Task[Any]] = set()
         while tasks := asyncio.all_tasks(self) - ended:  # what is closed may start others in its last steps
-            for task in tasks:
+            for task in sorted(tasks, key=_number):  # a set has them in the order of their addresses
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(Exception, SystemExit):
                     task.get_coro().close()
@@ -129,6 +129,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             begin()
         else:
             self.call_later(self.random_delay(0.005), begin)
+
+
+def _number(task: asyncio.Task[Any]) -> int:
+    """asyncio numbers the tasks that it names itself."""
+    number = task.get_name().removeprefix("Task-")
+    return int(number) if number.isdecimal() else 0
 
 
 class SimulatedWorker:

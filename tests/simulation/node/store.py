@@ -7,14 +7,26 @@ the first; a sync that ends brings the second up to where the first was when tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from holdfast.core.effects import Op
+from holdfast.core.effects import Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
 from holdfast.errors import CopyUnsupported, StoreFull, StoreUnavailable
+from holdfast.store.contract import (
+    NOTHING_BEHIND,
+    Behind,
+    Found,
+    ReadDone,
+    Reader,
+    Synced,
+    read_each,
+    read_in_place,
+    sync_in_place,
+)
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.simulation.node.loop import PowerCut
 from tests.simulation.node.work import WorkMeter
@@ -124,6 +136,8 @@ class SimulatedStore:
     """One process's hold on the disk. After a failure nothing is written until `reopen`."""
 
     name = "memory"
+    remote = False
+    in_flight_max = 1
 
     def __init__(self, disk: SimulatedDisk, faults: Faults, meter: WorkMeter) -> None:
         self.disk = disk
@@ -166,6 +180,24 @@ class SimulatedStore:
         if fault is not None:
             self._fail(fault)
 
+    def sync_soon(self, done: Synced) -> None:
+        sync_in_place(self, done)
+
+    def behind(self) -> Behind:
+        return NOTHING_BEHIND
+
+    def reader(self) -> AbstractContextManager[Reader]:
+        return nullcontext(self)
+
+    def view(self) -> AbstractContextManager[Reader]:
+        return self._image.view()
+
+    def read(self, reads: Sequence[Read]) -> list[Found]:
+        return read_each(self, reads)
+
+    def read_soon(self, reads: Sequence[Read], done: ReadDone) -> None:
+        read_in_place(self, reads, done)
+
     def _fail(self, error: StoreUnavailable) -> None:
         self._failure = error
         self.disk.on_failed()
@@ -205,6 +237,9 @@ class SimulatedStore:
 
     def reclaim(self, wait: bool = False) -> None:
         self._image.reclaim(wait)
+
+    def memory_bytes(self) -> dict[str, int]:
+        return self._image.memory_bytes()
 
     def disk_bytes(self) -> int:
         return self._image.disk_bytes()

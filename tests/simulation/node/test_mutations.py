@@ -55,7 +55,7 @@ def a_sync_under_way_counts(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: GroupCommit, callback: DoneCallback) -> None:
         if self._syncing and not self._delivering:
-            self._on_running_sync.append(callback)
+            self._running[-1].callbacks.append(callback)
             self.schedule()
         else:
             right(self, callback)
@@ -154,13 +154,14 @@ def every_failure_starts_a_recovery(patch: pytest.MonkeyPatch) -> None:
 def the_engine_outlives_a_failure(patch: pytest.MonkeyPatch) -> None:
     right = Cell._open_engine
 
-    def wrong(self: Cell) -> None:
-        kept = self.__dict__.setdefault("kept", None)
-        right(self)
+    def wrong(self: Cell) -> Engine:
+        kept: Engine | None = self.__dict__.setdefault("kept", None)
+        opened = right(self)
         if kept is not None:
-            kept.epoch = self.commit.engine.epoch  # type: ignore[union-attr]
-            self.commit.engine = kept
-        self.__dict__["kept"] = self.commit.engine
+            kept.epoch = opened.epoch
+            opened = kept
+        self.__dict__["kept"] = opened
+        return opened
 
     patch.setattr(Cell, "_open_engine", wrong)
 

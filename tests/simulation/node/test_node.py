@@ -19,7 +19,7 @@ def test_the_seeds_meet_what_they_are_to_meet() -> None:
     assert sum(outcome.failures for outcome in outcomes) > 3
     assert sum(outcome.cuts for outcome in outcomes) > 3
     answers = {name for outcome in outcomes for name in outcome.answers}
-    assert {"ack", "administration", "enqueue", "extend", "lease", "publish", "read", "release"} <= answers
+    assert {"ack", "administration", "enqueue", "exists", "extend", "lease", "publish", "read", "release"} <= answers
 
 
 def test_a_seed_runs_the_same_way_every_time() -> None:

@@ -31,6 +31,9 @@ Grant = tuple[Waiter | Member, list[Leased]]
 Unclaimed = list[tuple[GroupName, list[Settlement]]]
 """Releases of what could not be handed over."""
 
+TURN_WORK_MAX = 2_000
+"""Groups that a turn serves and deliveries that it leases for them: some 10 ms. The rest is served in the next turn."""
+
 
 class Dispatcher:
     """Waiters in the order they came, members by credit."""
@@ -55,24 +58,40 @@ class Dispatcher:
         return bool(self.members.groups_of(queue) or self.waiters.groups_of(queue))
 
     def lease(self, engine: Engine, now: int) -> None:
-        """Lease for waiters and members, in every dirty queue."""
+        """Lease for waiters and members in the dirty queues, as far as one turn goes: the others are `unfinished`."""
+        left = TURN_WORK_MAX
         for name in engine.take_dirty():
+            if left <= 0:
+                engine.unfinished.add(name)
+                continue
             groups = self._groups_of(name)
             queue = engine.queues.get(name) if groups else None
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
             for group in groups:
-                try:
-                    ensure_group(engine, queue, group[1], GroupKind.LEASE, now)
-                except StoreError:
-                    raise
-                except HoldfastError as error:
-                    self._refuse(group, error)
-                else:
-                    if engine.has_next(queue, group[1], now):
-                        if self.waiters.count:
-                            self._serve_waiters(engine, queue, group, now)
-                        self._granted += self.members.serve(engine, queue, group, now)
+                left = self._serve(engine, queue, group, left - 1, now)
+            if left <= 0:
+                engine.unfinished.add(name)
+
+    def _serve(self, engine: Engine, queue: Queue, group: GroupName, left: int, now: int) -> int:
+        """Lease for the consumers of a group, `left` deliveries or one consumer's more. Returns how many are left."""
+        try:
+            ensure_group(engine, queue, group[1], GroupKind.LEASE, now)
+        except StoreError:
+            raise
+        except HoldfastError as error:
+            self._refuse(group, error)
+            return left
+        if left > 0 and engine.has_next(queue, group[1], now):
+            before = len(self._granted)
+            if self.waiters.count:
+                self._serve_waiters(engine, queue, group, left, now)
+                left -= sum([len(leased) for _, leased in self._granted[before:]])
+            if left > 0:
+                served = self.members.serve(engine, queue, group, left, now)
+                self._granted += served
+                left -= sum([len(leased) for _, leased in served])
+        return left
 
     def _refuse(self, group: GroupName, error: HoldfastError) -> None:
         """The queue was deleted and created again, and the group is not a leasing group now or is one too many: that
@@ -80,8 +99,8 @@ class Dispatcher:
         self.waiters.reject(*group, error)
         self.refused += [(member, error) for member in self.members.of(group)]
 
-    def _serve_waiters(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> None:
-        while (waiter := self.waiters.first(group)) is not None:
+    def _serve_waiters(self, engine: Engine, queue: Queue, group: GroupName, left: int, now: int) -> None:
+        while left > 0 and (waiter := self.waiters.first(group)) is not None:
             request = waiter.request
             found = engine.lease_in(
                 queue,
@@ -97,6 +116,7 @@ class Dispatcher:
                 return
             self.waiters.remove(waiter)
             self._granted.append((waiter, found))
+            left -= len(found)
 
     @property
     def has_granted(self) -> bool:

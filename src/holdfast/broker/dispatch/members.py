@@ -272,8 +272,10 @@ class Members:
         if found is not None:
             found.forget([message_id for message_id, result in zip(ids, results, strict=True) if result is None])
 
-    def serve(self, engine: Engine, queue: Queue, name: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
-        """Lease what is ready to members that have credit left. Each is first in turn."""
+    def serve(
+        self, engine: Engine, queue: Queue, name: GroupName, limit: int, now: int
+    ) -> list[tuple[Member, list[Leased]]]:
+        """Lease what is ready, up to `limit`, to members that have credit left. Each is first in turn."""
         group = self._groups.get(name)
         if group is None:
             return []
@@ -283,7 +285,9 @@ class Members:
         members = group.in_turn()
         sent: list[tuple[Member, list[Leased]]] = []
         for member in members:
-            room = member.free(queue, now)
+            if limit <= 0:
+                break
+            room = min(member.free(queue, now), limit)
             if room <= 0 or not (anywhere or member.partitions):
                 continue
             if anywhere and len(members) > 1:
@@ -293,6 +297,7 @@ class Members:
             if leased:
                 group.hold(member, leased)
                 sent.append((member, leased))
+                limit -= len(leased)
         return sent
 
     def _lease(

@@ -69,6 +69,15 @@ class Waiters:
         """The names of those that wait."""
         return [waiter.request.consumer for waiter in self._line(group) or ()]
 
+    def polls(self) -> list[tuple[GroupName, str]]:
+        """All that wait: the group of each, and its consumer."""
+        return [
+            (group, waiter.request.consumer)
+            for lines in self._lines.values()
+            for group, line in lines.items()
+            for waiter in line
+        ]
+
     def in_queue(self, queue: QueueName) -> int:
         return sum(len(line) for line in self._lines.get(queue, {}).values())
 

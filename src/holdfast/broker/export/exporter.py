@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -50,11 +50,17 @@ Removable = dict[int, list[int]]
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where the lake ends, and the hash that the next manifest entry will carry."""
+    """Where the lake ends: with the hash that the next manifest entry will carry, and the number of entries."""
 
     last_block: int
     last_lsn: int
     head: str
+    length: int
+
+    @property
+    def chain(self) -> tuple[str, int]:
+        """What the store keeps of the manifest, to find out a lake that was changed."""
+        return self.head, self.length
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +75,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes the blocks from the store, and the messages that only they needed. The blocks come last, so that this may
     be written in several batches, in this order."""
     segment: str | None = None
+    chain: tuple[str, int] | None = None
+    """The hash and the number of the manifest's last line; None: the node keeps no journal."""
 
 
 class _Plan(msgspec.Struct):
@@ -129,6 +137,7 @@ class _StoredRanges:
         self._throttle = throttle
 
     def __iter__(self) -> Iterator[RawBlockRange]:
+        self._check_abandoned()  # before each read: the store may have been closed while a disk was hanging
         started = 0.0
         for block_range in self._reader.block_ranges(self._first_block, self._last_block):
             if started:
@@ -136,6 +145,7 @@ class _StoredRanges:
             self._check_abandoned()
             started = time.monotonic()
             yield self._reader.raw(block_range)
+            self._check_abandoned()
 
 
 class Exporter:
@@ -157,7 +167,8 @@ class Exporter:
     ) -> None:
         self.journal = directory / "journal"
         self._store = store
-        self._reader = BlockReader(store)
+        self._open = ExitStack()  # the reader of the store
+        self._block_reader: BlockReader | None = None
         self._converter = converter
         self._node = node
         self._segment_rows = segment_rows
@@ -171,12 +182,20 @@ class Exporter:
         self._needs_recovery = True  # the lake must be read before it is written
         self._plan = _Plan(0, 0)
 
+    @property
+    def _reader(self) -> BlockReader:
+        """Reads of this thread's own."""
+        if self._block_reader is None:
+            self._block_reader = BlockReader(self._open.enter_context(self._store.reader()))
+        return self._block_reader
+
     # --- where the lake ends ----------------------------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
         last = self._manifest.last
-        return Position(last.last_block if last else 0, last.last_lsn if last else 0, self._manifest.head)
+        manifest = self._manifest
+        return Position(last.last_block if last else 0, last.last_lsn if last else 0, manifest.head, manifest.length)
 
     @property
     def _last_lsn(self) -> int:
@@ -255,8 +274,10 @@ class Exporter:
         self._check_abandoned()
 
     def close(self) -> None:
-        """End the process that converts, if there is one. The next export starts another."""
+        """End the process that converts, if there is one, and release the store. The next export starts another."""
         self._converter.close()
+        self._block_reader = None
+        self._open.close()
 
     # --- exporting --------------------------------------------------------------------------------------------------
 
@@ -332,6 +353,7 @@ class Exporter:
             rows=0,
             size_bytes=0,
             removal=removal_of(after_block + 1, position.last_block, removable),
+            chain=position.chain,
         )
 
     def fills_segment(self, rows: int, size_bytes: int) -> bool:
@@ -391,6 +413,7 @@ class Exporter:
             size_bytes=size_bytes,
             removal=_removal(first_block, last_block, made.removable),
             segment=segment,
+            chain=self.position.chain,
         )
 
     def _check_lsn(self, found: int, wanted: int | None) -> None:
@@ -432,7 +455,8 @@ class Exporter:
                 previous=position.head,
                 schema=SCHEMA,
                 written_at=format_instant(self._clock()),
-                missing_from=position.last_lsn + 1 if 0 < position.last_lsn < made.first_lsn - 1 else None,
+                missing_from=position.last_lsn + 1 if position.last_lsn < made.first_lsn - 1 else None,
+                number=position.length + 1,
             )
             self._manifest.append(entry)
             self._reached("entry written")

@@ -124,6 +124,8 @@ class ExportScheduler:
         try:
             position = await self._run(self._exporter.recover, record.exported_lsn)
             if position.last_block <= record.exported_block:
+                if not record.chain_length and position.last_lsn == record.exported_lsn:  # of before it was kept
+                    record.chain_hash, record.chain_length = position.chain
                 return
             # A store that is younger than its lake (new, or restored from a backup) must not reuse the numbers of
             # blocks and rows that are in the lake.
@@ -134,7 +136,7 @@ class ExportScheduler:
             return
         record.next_block = max(record.next_block, position.last_block + 1)
         record.next_lsn = max(record.next_lsn, position.last_lsn + 1)
-        engine.exported(position.last_block, position.last_lsn, removal)
+        engine.exported(position.last_block, position.last_lsn, removal, position.chain)
         await self._durable()
 
     def _record_failure(self, error: Exception) -> None:
@@ -185,7 +187,7 @@ class ExportScheduler:
             exported = await self._next(engine)
             if exported is None or engine is not self._engine():
                 return
-            engine.exported(exported.last_block, exported.last_lsn, exported.removal)
+            engine.exported(exported.last_block, exported.last_lsn, exported.removal, exported.chain)
             await self._durable()
         self._store.reclaim()
 

@@ -20,52 +20,31 @@ from holdfast.journal.columns import Columns
 from holdfast.journal.reader import RawBlockRange
 from holdfast.journal.segment import digest, record_batch, write_segment
 
-NICE = 10
-"""Where processors are few, producers and consumers come first: of a contended processor this process gets a tenth.
-Its backlog waits in the store."""
-
 
 class InThread:
     """Converts in the calling thread."""
 
     def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
-        batches: list[pa.RecordBatch] = []
-        removable: dict[int, list[int]] = {}
-        holes: list[tuple[int, int]] = []
-        first_lsn = first_at = rows = 0
-        for block_range in block_ranges:
-            columns = Columns()
-            fetch = block_range.fetcher()
-            for value in block_range.blocks:
-                block = read_block(value)
-                columns.add(block, list(decoded(block)), fetch)
-            for shard, sequences in columns.removable.items():
-                removable.setdefault(shard, []).extend(sequences)
-            if not columns.rows:
-                continue
-            if not rows:
-                first_lsn, first_at = columns.first_lsn, columns.at
-            elif columns.first_lsn != first_lsn + rows:
-                holes.append((first_lsn + rows, columns.first_lsn))
-            rows += columns.rows
-            batches.append(record_batch(columns, node))
+        contents = _Contents(node, block_ranges)
+        write_segment(path, contents.batches())
         sha256 = ""
-        if rows and not holes:
-            write_segment(path, batches)
+        if contents.holes:
+            path.unlink()
+        elif contents.rows:
             sync_path(path)
             sha256 = digest(path)
         return Converted(
-            first_lsn=first_lsn,
-            last_lsn=first_lsn + rows - 1,
-            first_at=first_at,
-            rows=rows,
+            first_lsn=contents.first_lsn,
+            last_lsn=contents.first_lsn + contents.rows - 1,
+            first_at=contents.first_at,
+            rows=contents.rows,
             sha256=sha256,
             removable=[
                 (shard, *record_range)
-                for shard, sequences in sorted(removable.items())
+                for shard, sequences in sorted(contents.removable.items())
                 for record_range in consecutive_ranges(sorted(sequences))
             ],
-            holes=holes,
+            holes=contents.holes,
         )
 
     def abandon(self) -> None:
@@ -73,6 +52,37 @@ class InThread:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _Contents:
+    """What a segment holds, known when all its batches have been taken."""
+
+    def __init__(self, node: int, block_ranges: Iterable[RawBlockRange]) -> None:
+        self._node = node
+        self._block_ranges = block_ranges
+        self.first_lsn = self.first_at = self.rows = 0
+        self.removable: dict[int, list[int]] = {}
+        self.holes: list[tuple[int, int]] = []
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """One for each range that has rows, up to a hole."""
+        for block_range in self._block_ranges:
+            columns = Columns()
+            fetch = block_range.fetcher()
+            for value in block_range.blocks:
+                block = read_block(value)
+                columns.add(block, list(decoded(block)), fetch)
+            for shard, sequences in columns.removable.items():
+                self.removable.setdefault(shard, []).extend(sequences)
+            if not columns.rows:
+                continue
+            if not self.rows:
+                self.first_lsn, self.first_at = columns.first_lsn, columns.at
+            elif columns.first_lsn != self.first_lsn + self.rows:
+                self.holes.append((self.first_lsn + self.rows, columns.first_lsn))
+                return
+            self.rows += columns.rows
+            yield record_batch(columns, self._node)
 
 
 # --- the process ----------------------------------------------------------------------------------------------------
@@ -86,7 +96,6 @@ def main() -> None:
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN
     )  # a service manager sends it to all processes: this one ends with its input
-    os.nice(NICE)
     block_pandas_import()
     try:
         while True:

@@ -20,7 +20,33 @@ class Groups:
         """A group that exists."""
         return self._cell.engine.queue(name, self._cell.clock()).group(group)
 
-    def create(
+    async def create(
+        self,
+        name: QueueName,
+        group: str,
+        kind: GroupKind = GroupKind.LEASE,
+        *,
+        earliest: bool | None = None,
+        max_lag_messages: int = 0,
+        max_lag_age: int = 0,
+        by_consumer: bool = False,
+    ) -> GroupRecord:
+        """`by_consumer`: for somebody who does not administer the queue.
+
+        Unless `earliest` says so, the first group of a queue starts with all that is stored, others at the end. Returns
+        when it is durable. So is the group that exists, if it is refused for that."""
+        async with self._cell.refusing_durably():
+            return await self.submit_create(
+                name,
+                group,
+                kind,
+                earliest=earliest,
+                max_lag_messages=max_lag_messages,
+                max_lag_age=max_lag_age,
+                by_consumer=by_consumer,
+            )
+
+    def submit_create(
         self,
         name: QueueName,
         group: str,
@@ -31,9 +57,7 @@ class Groups:
         max_lag_age: int = 0,
         by_consumer: bool = False,
     ) -> Submission[GroupRecord]:
-        """`by_consumer`: for somebody who does not administer the queue.
-
-        Unless `earliest` says so, the first group of a queue starts with all that is stored, others at the end."""
+        """As `create`, for callers that answer nothing before the sync of this turn."""
         cell = self._cell
         with cell.guard as engine:
             record = create_group(

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.broker.cell import Cell
+from holdfast.broker.commit.group_commit import UNAWAITED_SECONDS
 from holdfast.broker.dispatch.dispatcher import releases
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.dispatch.waiters import LeaseRequest, Waiter
@@ -42,7 +43,7 @@ class LeaseSubmission(Submission[list[Leased]]):
     __slots__ = ("_cell", "_group")
 
     def __init__(self, cell: Cell, group: GroupName, found: list[Leased]) -> None:
-        super().__init__(cell.commit, cell.inbox, found, Moment.WRITTEN)
+        super().__init__(cell.commit, cell.inbox, found, cell.lease_moment)
         self._cell = cell
         self._group = group
 
@@ -202,6 +203,8 @@ class Messages:
         self, name: QueueName, group: str, limit: int, timeout: int, consumer: str, protocol: str, max_bytes: int
     ) -> list[Leased]:
         cell = self._cell
+        if not cell.may_lease:
+            return []
         with cell.guard as engine:
             return engine.lease(name, group, limit, timeout, consumer, protocol, cell.clock(), None, max_bytes)
 
@@ -272,6 +275,17 @@ class Messages:
             results = engine.ack(name, group, ids, tokens, cell.clock(), partition)
         cell.dispatcher.members.acked((name, group), ids, results)
         return self._settled(results, engine.queues[name].config.durability)
+
+    def waits_for_settlements(self, name: QueueName, group: str) -> bool:
+        """Whether a settlement of a group's must not wait for the next turn: a delivery may wait for the credit or the
+        key that it frees, a message for room in the queue; or its lease may end before that turn."""
+        engine = self._cell.open_engine
+        queue = engine.queues.get(name) if engine is not None else None
+        if engine is None or queue is None:
+            return False
+        if queue.has_next(group) or 0 <= queue.room() < queue.depth:
+            return True
+        return engine.wake_at() <= self._cell.clock() + UNAWAITED_SECONDS * SECOND
 
     def _check_settle(self, count: int) -> None:
         if count > self._limits.settle_max:

@@ -69,7 +69,13 @@ class Queues:
         """The queues of a namespace whose dead letters go to this one."""
         return self._cell.engine.catalog.dead_queue_users(name)
 
-    def create(self, name: QueueName, fields: Mapping[str, object] | None = None) -> Submission[QueueRecord]:
+    async def create(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
+        """Returns when it is durable. So is the queue that exists, if it is refused for that."""
+        async with self._cell.refusing_durably():
+            return await self.submit_create(name, fields)
+
+    def submit_create(self, name: QueueName, fields: Mapping[str, object] | None = None) -> Submission[QueueRecord]:
+        """As `create`, for callers that answer nothing before the sync of this turn."""
         cell = self._cell
         with cell.guard as engine:
             record = create_queue(engine, name, fields or {}, cell.clock())

@@ -87,6 +87,7 @@ class NamespaceQuotas:
             Quota.PARTITIONS: totals.partitions,
             Quota.GROUPS: totals.groups,
             Quota.WEBHOOKS: totals.webhooks,
+            Quota.SCHEDULES: engine.schedules.count(namespace),
             Quota.STORED_BYTES: self._cell.stored_bytes.of(namespace),
             Quota.STAGED_BYTES: staged.size_bytes,
             Quota.OPEN_TRANSACTIONS: staged.transactions,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,7 +11,7 @@ from holdfast.broker.cell import Cell
 from holdfast.core.commands import Draft
 from holdfast.core.transactions import StagedPart, Transaction, TransactionName, TransactionState
 from holdfast.engine.transactions import StageResult
-from holdfast.errors import LimitExceeded, TransactionPublished
+from holdfast.errors import LimitExceeded
 
 
 class PartSummary(msgspec.Struct, frozen=True):
@@ -93,7 +92,7 @@ class Transactions:
         self._cell.disk_reserve.check(now)
         size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
         self._cell.inbox.admit(count, size_bytes)
-        async with self._published_durably():
+        async with self._cell.refusing_durably():
             with self._cell.guard as engine:
                 result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
         return await self._cell.submission(result, messages=count, size_bytes=size_bytes)
@@ -143,7 +142,7 @@ class Transactions:
 
     async def abort(self, name: TransactionName) -> bool:
         """Delete what was staged; the id may be used again. False if there was nothing."""
-        async with self._published_durably():
+        async with self._cell.refusing_durably():
             with self._cell.guard as engine:
                 found = engine.transactions.abort(name)
         return await self._cell.submission(found)
@@ -158,15 +157,6 @@ class Transactions:
         """As `get`, for the server itself: what it says may not be durable yet, and is not to be given to a client."""
         with self._cell.guard as engine:
             return _view(*engine.transactions.describe(name))
-
-    @asynccontextmanager
-    async def _published_durably(self) -> AsyncIterator[None]:
-        """A caller that learns that a transaction is published takes its messages for stored: that must be durable."""
-        try:
-            yield
-        except TransactionPublished:
-            await self._cell.wait_clean()
-            raise
 
 
 def _view(record: Transaction, staged_parts: list[StagedPart], repeated: bool = False) -> TransactionView:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.broker.cell import Cell
-from holdfast.broker.submission import Submission
 from holdfast.core.commands import Leased, PutState
 from holdfast.core.records import WorkflowState
 from holdfast.engine.catalog import QueueName
@@ -26,30 +25,32 @@ class WorkflowStates:
         found = await cell.read_in_steps(get_state(cell.engine, name, group, message_id, token, cell.clock))
         return found[0] if found else None
 
-    def put(
+    async def put(
         self, name: QueueName, group: str, message_id: int, token: int, data: bytes, if_match: int | None = None
-    ) -> Submission[WorkflowState]:
-        """Keep `data` beside a delivery, under its lease. The result is the state with its new etag.
+    ) -> WorkflowState:
+        """Keep `data` beside a delivery, under its lease. Returns the state with its new etag when it is durable.
 
-        With `if_match` only over the state that has this etag, 0 for none yet; else `StateChanged`.
+        With `if_match` only over the state that has this etag, 0 for none yet; else `StateChanged`, when the state that
+        is there is durable.
         """
         limit = self._bytes_max
         if len(data) > limit:
             raise LimitExceeded(
                 what="A workflow state", limit=f"{limit} bytes", advice="Keep it smaller, or raise limits.state_bytes"
             )
-        return self._change(name, PutState(group, message_id, token, data, if_match))
+        return await self._change(name, PutState(group, message_id, token, data, if_match))
 
-    def drop(
+    async def drop(
         self, name: QueueName, group: str, message_id: int, token: int, if_match: int | None = None
-    ) -> Submission[WorkflowState]:
+    ) -> WorkflowState:
         """Remove the state of a delivery, under its lease; it may have none. `if_match` as above."""
-        return self._change(name, PutState(group, message_id, token, None, if_match))
+        return await self._change(name, PutState(group, message_id, token, None, if_match))
 
-    def _change(self, name: QueueName, command: PutState) -> Submission[WorkflowState]:
-        with self._cell.guard as engine:
-            state = put_state(engine, name, command, self._cell.clock())
-        return self._cell.submission(state)
+    async def _change(self, name: QueueName, command: PutState) -> WorkflowState:
+        async with self._cell.refusing_durably():
+            with self._cell.guard as engine:
+                state = put_state(engine, name, command, self._cell.clock())
+        return await self._cell.submission(state)
 
     async def of_leased(self, name: QueueName, group: str, leased: Sequence[Leased]) -> list[WorkflowState | None]:
         """The states of what was just leased, in order; None where there is none, or the lease has ended since."""

@@ -247,14 +247,14 @@ def message_to_wire(message: Message, partition: int, encoding: str) -> wire.Mes
     return wire_item
 
 
-def view_to_wire(message: Message, partition: int, standings: list[DeliveryStatus], encoding: str) -> wire.MessageView:
+def view_to_wire(message: Message, partition: int, statuses: list[DeliveryStatus], encoding: str) -> wire.MessageView:
     wire_item = wire.MessageView(
         id=str(message.id),
         sequence=message.seq,
         partition=partition,
         enqueued_at=instants(message.enqueued_at),
         priority=message.priority,
-        standings=[status_to_wire(status) for status in standings],
+        deliveries=[status_to_wire(status) for status in statuses],
     )
     _fill(wire_item, message, encoding)
     return wire_item
@@ -278,8 +278,8 @@ def history_to_wire(history: History) -> wire.History:
     return wire.History(steps, history.complete)
 
 
-def status_to_wire(status: DeliveryStatus) -> wire.Standing:
-    return wire.Standing(
+def status_to_wire(status: DeliveryStatus) -> wire.DeliveryStatus:
+    return wire.DeliveryStatus(
         group=status.group,
         state=status.state,
         attempt=status.attempt,

@@ -23,9 +23,9 @@ ROUTES = Routes("Dead letters")
 DEAD_LETTERS_MAX = 1_000  # of one request: half a second's work at most
 
 _move = msgspec.json.Decoder(wire.AuditedMove).decode
-_audited = msgspec.json.Decoder(list[wire.AuditedLetter]).decode
+_audited = msgspec.json.Decoder(list[wire.AuditedDeadLetter]).decode
 
-DEAD_LETTERS = BulkArray(b"letters", (b"base64",), "One request", "dead letters")
+DEAD_LETTERS = BulkArray(b"dead_letters", (b"base64",), "One request", "dead letters")
 _undo = msgspec.json.Decoder(wire.UndoPage)
 
 
@@ -34,7 +34,7 @@ _undo = msgspec.json.Decoder(wire.UndoPage)
     "/api/v1/queues/{name}/dlq/audits/{audit}",
     Right.ADMIN,
     body=wire.AuditedMove,
-    gives=wire.LetterFates,
+    gives=wire.RedriveOutcomes,
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
     act="dlq.redrive",
     bulk=True,
@@ -50,19 +50,19 @@ async def move(request: Request) -> Response:
     body = await _read_move(request)
     dead, source = dead_queue(request)
     check_destination(request, body.to)
-    if len(body.letters) > DEAD_LETTERS_MAX:
+    if len(body.dead_letters) > DEAD_LETTERS_MAX:
         raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} dead letters", advice="Send several")
-    fates = await request.node.dead_letters.audited_redrive(
+    outcomes = await request.node.dead_letters.audited_redrive(
         dead,
         request.parameters[1],
-        {read_id(letter.id, "id"): letter.base64 for letter in body.letters},
+        {read_id(dead_letter.id, "id"): dead_letter.base64 for dead_letter in body.dead_letters},
         to=body.to,
         by=request.principal.identity,
         note=body.note,
         source=source,
         rights=_rights(request),
     )
-    return response(wire.LetterFates([_outcome_to_wire(fate) for fate in fates]))
+    return response(wire.RedriveOutcomes([_outcome_to_wire(outcome) for outcome in outcomes]))
 
 
 async def _read_move(request: Request) -> wire.AuditedMove:
@@ -70,10 +70,10 @@ async def _read_move(request: Request) -> wire.AuditedMove:
     request.check_json()
     if is_cheap(raw):
         return decode(_move, raw)
-    found: list[wire.AuditedLetter] = []
+    found: list[wire.AuditedDeadLetter] = []
     limit = request.api.config.http.max_request_bytes
     work = read_bulk(raw, DEAD_LETTERS, DEAD_LETTERS_MAX, limit, lambda chunk: found.extend(decode(_audited, chunk)))
-    return msgspec.structs.replace(decode(_move, await request.api.in_slices(work)), letters=found)
+    return msgspec.structs.replace(decode(_move, await request.api.in_slices(work)), dead_letters=found)
 
 
 @ROUTES(
@@ -112,19 +112,19 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @ROUTES(
     "GET",
-    "/api/v1/queues/{name}/dlq/audits/{audit}/letters",
+    "/api/v1/queues/{name}/dlq/audits/{audit}/dead-letters",
     Right.ADMIN,
     query=DeadLettersQuery,
-    gives=wire.LetterFates,
+    gives=wire.RedriveOutcomes,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def letters(request: Request) -> Response:
+async def dead_letters(request: Request) -> Response:
     """List the dead letters that a redrive moved, with the status of their messages."""
     query = request.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
     dead, source = dead_queue(request)
-    fates = await request.node.dead_letters.redriven(dead, request.parameters[1], after, limit, source=source)
-    return response(_page(fates, limit))
+    outcomes = await request.node.dead_letters.redriven(dead, request.parameters[1], after, limit, source=source)
+    return response(_page(outcomes, limit))
 
 
 @ROUTES(
@@ -132,7 +132,7 @@ async def letters(request: Request) -> Response:
     "/api/v1/queues/{name}/dlq/audits/{audit}/undo",
     Right.ADMIN,
     body=wire.UndoPage,
-    gives=wire.LetterFates,
+    gives=wire.RedriveOutcomes,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
     act="dlq.undo",
 )
@@ -145,10 +145,10 @@ async def undo(request: Request) -> Response:
     body = await request.json(_undo, b"{}")
     after, limit = _place(body.cursor, body.limit)
     dead, source = dead_queue(request)
-    fates = await request.node.dead_letters.undo_redrive(
+    outcomes = await request.node.dead_letters.undo_redrive(
         dead, request.parameters[1], after, limit, source=source, rights=_rights(request)
     )
-    return response(_page(fates, limit))
+    return response(_page(outcomes, limit))
 
 
 def _rights(request: Request) -> Rights:
@@ -166,19 +166,19 @@ def _place(cursor: str, limit: int) -> tuple[int, int]:
     return read_id(cursor, "cursor") if cursor else 0, limit
 
 
-def _page(fates: list[RedriveResult], limit: int) -> wire.LetterFates:
-    cursor = str(fates[-1].dead_letter) if len(fates) == limit else ""
-    return wire.LetterFates([_outcome_to_wire(fate) for fate in fates], cursor)
+def _page(outcomes: list[RedriveResult], limit: int) -> wire.RedriveOutcomes:
+    cursor = str(outcomes[-1].dead_letter) if len(outcomes) == limit else ""
+    return wire.RedriveOutcomes([_outcome_to_wire(outcome) for outcome in outcomes], cursor)
 
 
-def _outcome_to_wire(fate: RedriveResult) -> wire.LetterFate:
-    error = fate.error
-    return wire.LetterFate(
-        letter=str(fate.dead_letter),
-        fate=fate.status.value,
-        queue=fate.queue,
-        message=str(fate.message) if fate.message else "",
-        again=str(fate.again) if fate.again else "",
+def _outcome_to_wire(outcome: RedriveResult) -> wire.RedriveOutcome:
+    error = outcome.error
+    return wire.RedriveOutcome(
+        dead_letter=str(outcome.dead_letter),
+        outcome=outcome.status.value,
+        queue=outcome.queue,
+        message=str(outcome.message) if outcome.message else "",
+        again=str(outcome.again) if outcome.again else "",
         code=error.code if error is not None else "",
         problem=str(error) if error is not None else "",
         retryable=error is not None and error.retryable,

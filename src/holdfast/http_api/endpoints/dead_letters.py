@@ -292,10 +292,10 @@ async def purge(request: Request) -> Response:
     """
     body = await request.json(_filter, b"{}")
     dead, source = dead_queue(request)
-    letters = _matching(request, body, source)
+    dead_letters = _matching(request, body, source)
     purged = request.audit_details["messages"] = 0
     try:
-        async with aclosing(request.node.dead_letters.redrive(dead, letters, discard=True)) as steps:
+        async with aclosing(request.node.dead_letters.redrive(dead, dead_letters, discard=True)) as steps:
             async for step in steps:
                 purged += len(step.moved)
                 request.audit_details["messages"] = purged

@@ -20,8 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from holdfast import __version__
+from holdfast.broker import caches
 from holdfast.broker.commit.group_commit import Distribution
 from holdfast.broker.front_metrics import MetricSample, MetricSpec
+from holdfast.broker.node import Node
 from holdfast.broker.parts.quotas import QuotaUse
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
@@ -81,6 +83,9 @@ OF_NODE = {
     "batch_rows": MetricSpec("commit_batch_rows", "gauge", "Journal rows in one batch."),
     "journal": MetricSpec("journal_behind_rows", "gauge", "Journal rows that are not in the lake yet."),
     "store": MetricSpec("store_up", "gauge", "1 while the store takes writes."),
+    "cache_bytes": MetricSpec("cache_bytes", "gauge", "Memory that a cache or buffer takes.", "cache"),
+    "cache_limit": MetricSpec("cache_limit_bytes", "gauge", "Memory that it may take.", "cache"),
+    "caches_limit": MetricSpec("caches_limit_bytes", "gauge", "Memory that all of them may take together."),
     "room": MetricSpec("store_free_bytes", "gauge", "Bytes left on the store's disk."),
     "lag": MetricSpec("loop_lag_seconds", "gauge", "How late the event loop was when it was last looked at."),
     "waiting": MetricSpec("lease_waiting", "gauge", "Lease requests that wait for a message."),
@@ -93,6 +98,8 @@ OF_NODE = {
     "transactions": MetricSpec("transactions_open", "gauge", "Transactions that are not published or aborted."),
     "staged": MetricSpec("transaction_staged", "gauge", "Messages staged in open transactions."),
     "staged_bytes": MetricSpec("transaction_staged_bytes", "gauge", "Payload bytes of staged messages."),
+    "schedules": MetricSpec("schedules", "gauge", "Schedules there are."),
+    "schedule_runs": MetricSpec("schedule_run", "counter", "Ticks of schedules that were acted on.", "outcome"),
     "webhook": MetricSpec("webhook_waiting", "gauge", "Webhook calls that wait."),
     "webhook_dropped": MetricSpec("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
     "tokens_refused": MetricSpec("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
@@ -159,6 +166,7 @@ class WholeServer(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[tuple[str, str, int], int]
     sync_times: tuple[tuple[float, ...], list[int], float]
     batch_rows: tuple[tuple[float, ...], list[int], float]
+    schedule_runs: dict[str, int]
     readings: list[MetricSample]
 
 
@@ -197,6 +205,11 @@ def _of_server(found: WholeServer) -> Iterator[Metric]:
     for (method, route, status), count in found.requests.items():
         requests.add_metric([method, route, str(status)], count)
     yield requests
+    series = OF_NODE["schedule_runs"]
+    runs = CounterMetricFamily(PREFIX + series.name, series.text, labels=["outcome"])
+    for outcome, count in found.schedule_runs.items():
+        runs.add_metric([outcome], count)
+    yield runs
     for key, (bounds, counts, total) in (("sync_times", found.sync_times), ("batch_rows", found.batch_rows)):
         histogram = HistogramMetricFamily(PREFIX + OF_NODE[key].name, OF_NODE[key].text)
         histogram.add_metric([], _buckets(bounds, counts), total)
@@ -364,6 +377,7 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
     node_metrics: dict[str, float] = {
         **visible,
         "commits": commit.batches,
+        "schedules": node.schedules.count(),
         "journal": node.cell.export_scheduler.behind,
         "store": up,
         "lag": node.health.lag.seconds,
@@ -376,6 +390,7 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         "webhook": webhooks.waiting,
         "webhook_dropped": webhooks.dropped,
         "audit_unshipped": api.gate.audit.unshipped,
+        "caches_limit": sum(caches.limits_bytes(api.config).values()),
         **msgspec.structs.asdict(api.gate.counts),
     }
     if room is not None:
@@ -384,7 +399,8 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),
         batch_rows=_copied(commit.batch_rows),
-        readings=[reading for meter in node.metric_sources for reading in meter()],
+        schedule_runs=node.schedules.outcomes(),
+        readings=[*_caches(node), *(reading for meter in node.metric_sources for reading in meter())],
     )
     return MetricsSnapshot(
         queues=found,
@@ -394,6 +410,14 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         quota_refusals={quota.value: count for quota, count in node.cell.quotas.refused.items()},
         whole=whole,
     )
+
+
+def _caches(node: Node) -> Iterator[MetricSample]:
+    for key, values in (
+        ("cache_bytes", caches.used_bytes(node.cell)),
+        ("cache_limit", caches.limits_bytes(node.config)),
+    ):
+        yield MetricSample(OF_NODE[key], {name: float(value) for name, value in values.items()})
 
 
 async def _quotas(request: Request, namespace: str | None) -> dict[str, dict[str, QuotaUse]]:

@@ -153,7 +153,7 @@ _PROBLEM = {"application/problem+json": {"schema": {"$ref": REF.format(name="Pro
 @ROUTES("GET", "/openapi.json", Right.ANONYMOUS, response_types=("application/json",))
 async def openapi(request: Request) -> Response:
     """Describe the API as OpenAPI 3.1."""
-    return Response(_encoded(tuple(request.api.router.endpoints)))
+    return Response(_encoded(_described(request)))
 
 
 @cache
@@ -164,9 +164,11 @@ def _encoded(endpoints: tuple[Endpoint, ...]) -> bytes:
 @ROUTES("GET", "/docs", Right.ANONYMOUS, response_types=("text/html",))
 async def docs(request: Request) -> Response:
     """Show the API's documentation, as one page."""
-    return Response(
-        _page(tuple(request.api.router.endpoints)), content_type=b"text/html; charset=utf-8", headers=PAGE_HEADERS
-    )
+    return Response(_page(_described(request)), content_type=b"text/html; charset=utf-8", headers=PAGE_HEADERS)
+
+
+def _described(request: Request) -> tuple[Endpoint, ...]:
+    return tuple(endpoint for endpoint in request.api.router.endpoints if endpoint.described)
 
 
 _STYLE = """

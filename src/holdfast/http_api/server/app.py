@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
@@ -34,6 +34,7 @@ from holdfast.http_api.endpoints import (
     queues,
     quotas,
     requests,
+    schedules,
     snapshots,
     streams,
     transactions,
@@ -53,6 +54,7 @@ from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.http_api.server.body import ClientDisconnected
 from holdfast.http_api.server.long_requests import LongRequests, expired
 from holdfast.http_api.server.request import Request
+from holdfast.http_api.server.response import Response
 from holdfast.http_api.server.routes import Endpoint, Right, Router, Routes
 
 ROUTES: tuple[Routes, ...] = (
@@ -63,6 +65,7 @@ ROUTES: tuple[Routes, ...] = (
     streams.ROUTES,
     queues.ROUTES,
     quotas.ROUTES,
+    schedules.ROUTES,
     groups.ROUTES,
     dead_letters.ROUTES,
     audited_redrives.ROUTES,
@@ -86,6 +89,16 @@ THREADS = 4
 _Result = TypeVar("_Result")
 
 
+class Pages(Protocol):
+    """Pages for people, beside the API."""
+
+    @property
+    def routes(self) -> Routes: ...
+
+    def not_found(self, request: Request, error: HoldfastError) -> Response | None:
+        """The page for an address that leads nowhere; None if the caller is none who reads pages."""
+
+
 class Api:
     """See the module."""
 
@@ -95,11 +108,14 @@ class Api:
         node: Node,
         gate: Gate,
         routes: Iterable[Routes] = ROUTES,
+        pages: Pages | None = None,
     ) -> None:
         self.config = config
         self.node = node
         self.gate = gate
-        self.router = Router(chain.from_iterable(part.endpoints for part in routes))
+        self.pages = pages
+        parts = [*routes, pages.routes] if pages is not None else routes
+        self.router = Router(chain.from_iterable(part.endpoints for part in parts))
         self.closing = False
         self.working = 0  # requests in progress that do not just wait
         self.idle = asyncio.Event()  # there is none
@@ -209,7 +225,11 @@ class Api:
         """Respond to a request, now or later. It is the only one of its connection that is being served."""
         head = request.head
         if head.refusal is not None:
-            request.fail(head.refusal)
+            page = self.pages.not_found(request, head.refusal) if self.pages is not None else None
+            if page is not None:
+                request.respond(page)
+            else:
+                request.fail(head.refusal)
             return
         try:
             endpoint = request.endpoint
@@ -236,6 +256,15 @@ class Api:
         except Exception as error:  # noqa: BLE001 - it is answered
             request.fail(error)
 
+    def serve_for(self, request: Request, principal: Principal) -> None:
+        """Respond to a request of a caller that is known."""
+        try:
+            if request.head.refusal is not None:
+                raise request.head.refusal
+            self._serve_known(request, principal)
+        except Exception as error:  # noqa: BLE001 - it is answered
+            request.fail(error)
+
     def _serve_known(self, request: Request, principal: Principal) -> None:
         head, endpoint = request.head, request.endpoint
         if principal is not head.authorized and principal is not ANONYMOUS:
@@ -244,8 +273,8 @@ class Api:
             if endpoint.changes:
                 check_program(head.headers)
         request.principal = principal
-        if not principal.unlimited and principal is not ANONYMOUS:
-            self._take_rate(principal.namespace)
+        if principal is not ANONYMOUS and self._is_limited(principal):
+            self._take_rate(principal)
         if endpoint.act:
             self.spawn(self._administer(request))
             return
@@ -256,18 +285,22 @@ class Api:
         if endpoint.coroutine is not None or head.is_form or request.collect(self._collected):
             endpoint.call(request).deliver(request)
 
-    def _take_rate(self, namespace: str) -> None:
-        """Count a request. Raises RateLimited if the namespace has sent too many, or too much."""
+    def _is_limited(self, principal: Principal) -> bool:
+        """Whether it may have a rate. Without credentials it has one only if that was set."""
+        return not principal.unlimited or self.node.cell.quotas.any_own
+
+    def _take_rate(self, principal: Principal) -> None:
+        """Count a request. Raises RateLimited if the caller, or its namespace, has sent too many, or too much."""
         try:
-            self._rates.take(namespace, self.node.clock())
+            self._rates.take(principal.namespace, principal.owner, self.node.clock())
         except RateLimited:
             self.gate.counts.rate_limited += 1
             raise
 
     def count_bytes(self, principal: Principal, size_bytes: int) -> None:
         """Count bytes of a body that have arrived: the next request of the namespace may have to wait for them."""
-        if not principal.unlimited:
-            self._rates.add_bytes(principal.namespace, size_bytes, self.node.clock())
+        if self._is_limited(principal):
+            self._rates.add_bytes(principal.namespace, principal.owner, size_bytes, self.node.clock())
 
     def _collected(self, request: Request, error: Exception | None) -> None:
         """The whole body has arrived, or it will not."""

@@ -95,8 +95,11 @@ class EnqueueBatcher:
             for request in requests:
                 request.on_done(error)
 
-    def opened(self) -> None:
+    def load(self) -> None:
         """There is no state to load."""
+
+    def opened(self) -> None:
+        """There is no state to use."""
 
 
 def _part(receipt: Receipt, start: int, end: int) -> Receipt:

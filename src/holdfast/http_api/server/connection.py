@@ -202,9 +202,7 @@ class Connection(asyncio.Protocol):
         """A caller has shown who it is. The connection counts as its, whoever uses it later."""
         if self._claimed_by is None:
             quotas = self._pool.api.node.cell.quotas
-            if not principal.unlimited:
-                quotas.check_held(Quota.CONNECTIONS, principal.namespace, principal.owner)
-            quotas.hold(Quota.CONNECTIONS, principal.namespace, principal.owner)
+            quotas.acquire(Quota.CONNECTIONS, principal.namespace, principal.owner)
             self._claimed_by = principal
             self._pool.strangers.pop(self, None)
 

@@ -16,7 +16,7 @@ from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.kinds import split_address
 from holdfast.errors import AddressUnavailable
-from holdfast.http_api.server.app import Api
+from holdfast.http_api.server.app import Api, Pages
 from holdfast.http_api.server.connection import Connection, ConnectionPool, Upgrade
 from holdfast.units import SECOND
 
@@ -29,9 +29,17 @@ DRAIN_SECONDS = 5.0
 class HttpFront:
     """See the module."""
 
-    def __init__(self, config: Config, node: Node, gate: Gate, upgrades: Mapping[str, Upgrade] | None = None) -> None:
-        """`upgrades` are protocols of other fronts that share the port, by path: MQTT over WebSocket."""
-        self.api = Api(config, node, gate)
+    def __init__(
+        self,
+        config: Config,
+        node: Node,
+        gate: Gate,
+        upgrades: Mapping[str, Upgrade] | None = None,
+        pages: Pages | None = None,
+    ) -> None:
+        """`upgrades` are protocols of other fronts that share the port, by path: MQTT over WebSocket. `pages` are for
+        people who come with a browser."""
+        self.api = Api(config, node, gate, pages=pages)
         self.connections = ConnectionPool(self.api, config.http, upgrades or {})
         self._config = config
         self._tls = server_context(config.tls)

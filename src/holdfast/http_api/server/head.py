@@ -48,6 +48,7 @@ _SINGLE: Final = frozenset(
         b"authorization",
         b"content-encoding",
         b"content-type",
+        b"cookie",
         b"host",
         b"idempotency-key",
         b"if-match",

@@ -48,9 +48,8 @@ class LongRequests:
             self._quotas.release(Quota.LONG_POLLS, principal.namespace, principal.owner)
 
     def check(self, principal: Principal) -> None:
-        """Raises QuotaExceeded if the caller has enough of them. Where no credentials are configured all are one."""
-        if not principal.unlimited:
-            self._quotas.check_held(Quota.LONG_POLLS, principal.namespace, principal.owner)
+        """Raises QuotaExceeded if the caller has enough of them."""
+        self._quotas.check_held(Quota.LONG_POLLS, principal.namespace, principal.owner)
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether a caller's credential still holds."""

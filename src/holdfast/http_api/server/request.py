@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -34,7 +34,6 @@ from holdfast.units import SECOND
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.app import Api
-    from holdfast.http_api.server.connection import Connection
 
 _Shape = TypeVar("_Shape")
 
@@ -47,6 +46,26 @@ ERRORS_SHOWN_MAX = 1_000
 """Errors in the response to a batch of which nothing was taken: to write 10,000 would take 50 ms."""
 
 _JSON = {"application/json", ""}
+
+
+class Channel(Protocol):
+    """Where a request comes from and its response goes to: a connection, or a part of the server that calls for
+    somebody."""
+
+    subject: str | None
+
+    @property
+    def lost(self) -> bool: ...
+
+    def client(self, head: Head) -> str: ...
+
+    def claim(self, principal: Principal) -> None: ...
+
+    def want_body(self, head: Head) -> None: ...
+
+    def send(self, request: Request, response: Response) -> bool: ...
+
+    def abort(self) -> None: ...
 
 
 class Request:
@@ -69,7 +88,7 @@ class Request:
     )
 
     def __init__(
-        self, api: Api, connection: Connection, head: Head, content: bytes | None, body: Body | None, length: int
+        self, api: Api, connection: Channel, head: Head, content: bytes | None, body: Body | None, length: int
     ) -> None:
         """`content` is the whole body if it arrived with the head, else `body` is where it arrives. `length` is what
         the client says that it has, -1 if it does not; a head that is known has that of the first request."""

@@ -217,25 +217,29 @@ class DateHeader:
         return self._line
 
 
-CAUTION: Final = b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
-"""In every response: a browser takes a payload for nothing but what it is called, and nobody keeps one."""
+NOT_KEPT: Final = b"cache-control: no-store\r\n"
+CAUTION: Final = b"x-content-type-options: nosniff\r\n" + NOT_KEPT
+"""In every response: a browser takes a payload for nothing but what it is called, and nobody keeps one, unless the
+response itself says how long it may be kept."""
 
 
 def encode_head(response: Response, correlation_id: str, date: bytes, framing: bytes, *, close: bool) -> bytes:
     """The head of a response, up to and with the empty line. `framing` is the header that says where the body ends."""
     correlation = b"%b: %b\r\n" % (CORRELATION, correlation_id.encode())
-    lines = b""
+    lines, caution = b"", CAUTION
     if response.headers:
         lines = b"".join([b"%b: %b\r\n" % header for header in response.headers])
         if lines.count(b"\n") != len(response.headers) or lines.count(b"\r") != len(response.headers):
             raise ValueError("a response header has a line break in it")
         if any(name == CORRELATION for name, _ in response.headers):
             correlation = b""
+        if any(name == b"cache-control" for name, _ in response.headers):
+            caution = CAUTION.removesuffix(NOT_KEPT)
     return b"%b%bcontent-type: %b\r\n%b%b%b%b%b\r\n" % (
         _STATUS_LINES[response.status],
         date,
         response.content_type,
-        CAUTION,
+        caution,
         lines,
         correlation,
         framing,

@@ -83,6 +83,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     always_served: bool = False  # also while the server stops
     changes: bool = False  # of a GET, which should not: no browser is let in, because a page makes one without asking
     signed: bool = False  # takes requests that are signed with an access key, too
+    described: bool = True  # in the API's description: pages for people are not
 
     @property
     def summary(self) -> str:
@@ -100,8 +101,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Routes:
     """The endpoints of one module, under one heading."""
 
-    def __init__(self, tag: str, error_format: ErrorFormat | None = None) -> None:
+    def __init__(self, tag: str, error_format: ErrorFormat | None = None, *, described: bool = True) -> None:
         self.tag = tag
+        self.described = described
         self.error_format = error_format
         self.endpoints: list[Endpoint] = []
 
@@ -154,6 +156,7 @@ class Routes:
                 changes=changes,
                 signed=signed,
                 error_format=self.error_format,
+                described=self.described,
             )
             self.endpoints.append(endpoint)
             return handler

@@ -55,14 +55,14 @@ class Backpressure:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._publishers: set[Publisher] = set()
+        self._publishers: dict[Publisher, None] = {}  # in the order of their coming, so that a run can be repeated
         self._waited_for: set[Publisher] = set()
         self._patience: dict[Publisher, _Patience] = {}  # of connections that were paused
 
     def publishes(self, link: Publisher) -> None:
         """The link has published to subscribers."""
         if link not in self._publishers:
-            self._publishers.add(link)
+            self._publishers[link] = None
             if self._waited_for:
                 link.hold(_REASON)
 
@@ -94,7 +94,7 @@ class Backpressure:
 
     def lost(self, link: Publisher) -> None:
         self.resumed(link)
-        self._publishers.discard(link)
+        self._publishers.pop(link, None)
         self._patience.pop(link, None)
 
     @property

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from holdfast import threads
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
 from holdfast.auth.listening import Listener, listen
@@ -30,6 +31,7 @@ from holdfast.config.kinds import split_address
 from holdfast.core.effects import Op
 from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
 from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolError, Publish, encode, reasons
+from holdfast.mqtt.net.administration import MqttAdministration
 from holdfast.mqtt.net.audit_barrier import AuditBarrier, HeldTurn
 from holdfast.mqtt.net.backpressure import Backpressure
 from holdfast.mqtt.net.link import Link
@@ -37,6 +39,7 @@ from holdfast.mqtt.net.meter import Traffic
 from holdfast.mqtt.net.publish_rates import PublishRates
 from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
 from holdfast.mqtt.net.rights import Rights, audited
+from holdfast.mqtt.net.stored_sessions import StoredSessions
 from holdfast.mqtt.net.websocket import WebSocketEndpoint
 from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.sessions.connection import Connection
@@ -81,7 +84,7 @@ class MqttFront:
         self._hub: Hub | None = None
         self._links: dict[Link, None] = {}  # in the order they were made
         self._strangers: dict[Link, None] = {}  # whose CONNECT was not accepted yet, in that order
-        self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
+        self._full: dict[Link, None] = {}  # links that are not read because too much of theirs is unanswered
         self._backpressure: dict[str, Backpressure] = {}  # by namespace
         self._batch: OutboxBatch | None = None
         self._servers: list[Listener] = []
@@ -92,16 +95,19 @@ class MqttFront:
         self._traffic = Traffic()
         self._refusals = RateLimitedLog("MQTT client refused")
         self._violations = RateLimitedLog("MQTT protocol error")
+        self._stored: StoredSessions | None = None  # what was read, until it is used
         self._stopping = False
         self._empty = asyncio.Event()
         self.addresses: list[tuple[str, int]] = []
         """Where it listens: TCP first, then TLS."""
+        self.administration = MqttAdministration(lambda: self._hub, node.clock, node.cell.commit)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Load the sessions and listen."""
-        self._load()
+        await threads.run_in_thread("holdfast-open", self.load)
+        self.opened()
         self._node.cell.participants.append(self)
         self._node.metric_sources.append(self._readings)
         self._node.quotas.sources.append(self._quota_use)
@@ -113,11 +119,18 @@ class MqttFront:
         if self._bridge is not None:
             self._spawn(self._every(self._settings.stats_interval / SECOND, self._show_stats))
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """See `broker.cell.TurnParticipant`."""
+        self._stored = StoredSessions(self._node.store)
+
+    def opened(self) -> None:
+        """See `broker.cell.TurnParticipant`."""
+        stored, self._stored = self._stored, None
+        assert stored is not None
         hub = Hub(self._limits, Rights(self._gate, self._rates, self._bridge is not None), self._bridge)
         if self._bridge is not None:
             self._bridge.hub = hub
-        hub.load(self._node.store.scan, self._node.clock())
+        hub.load(stored.scan, self._node.clock())
         self._hub = hub
         self._drops_reported = Counter()
         self._commit.schedule()
@@ -276,8 +289,7 @@ class MqttFront:
                 self._refuse(link, packet, error)
                 return
         try:
-            if not principal.unlimited:
-                self._quotas.check_held(Quota.CONNECTIONS, principal.namespace, principal.owner)
+            self._quotas.check_held(Quota.CONNECTIONS, principal.namespace, principal.owner)
         except HoldfastError as error:
             self._refuse(link, packet, error)
             return
@@ -303,20 +315,21 @@ class MqttFront:
         if hub is None or connection is None:
             return
         self._traffic.count_received(packets)
-        if self._rates.limited:
-            self._rates.begin_read()
+        self._rates.begin_read()
         hub.receive(connection, packets, self._node.clock())
         if connection.publishes:
             self._backpressure_of(connection).publishes(link)
             if hub.outbox.unsent_bytes > self._settings.buffer_bytes // 4:  # so that a connection that is full says so
                 self._send(hub.outbox.take_ready())
         if connection.held_acks > _ACKS_HELD_MAX:
-            self._full.add(link)
+            self._full[link] = None
             link.hold("answers")
-        if hub.outbox.urgent or (self._bridge is not None and self._bridge.urgent):
+        if hub.outbox.urgent or hub.outbox.unfinished or (self._bridge is not None and self._bridge.urgent):
             self._commit.schedule()
-        else:
+        elif not hub.outbox.empty:
             self._commit.schedule_after_sync()
+        else:  # acks, or messages of QoS 0: nobody is sent an answer
+            self._commit.schedule_within()
 
     def broken(self, link: Link, error: ProtocolError) -> None:
         if self._hub is not None and link.connection is not None:
@@ -350,7 +363,7 @@ class MqttFront:
             self._quotas.release(Quota.CONNECTIONS, link.principal.namespace, link.principal.owner)
         self._links.pop(link, None)
         self._strangers.pop(link, None)
-        self._full.discard(link)
+        self._full.pop(link, None)
         self._forget_backpressure(link)
         if self._stopping and not self._links:
             self._empty.set()
@@ -421,7 +434,7 @@ class MqttFront:
         self._send(turn.hub.outbox.mark_synced(turn.batch))
         if self._full:
             for link in [link for link in self._full if link.connection is None or not link.connection.held_acks]:
-                self._full.discard(link)
+                del self._full[link]
                 link.unhold("answers")
 
     def _send(self, outputs: list[Output]) -> None:
@@ -458,10 +471,6 @@ class MqttFront:
         for link in list(self._links):
             link.connection = None  # it was the hub's that is gone
             link.cut()
-
-    def opened(self) -> None:
-        """See `broker.cell.TurnParticipant`."""
-        self._load()
 
     # --- background jobs --------------------------------------------------------------------------------------------
 

@@ -36,7 +36,10 @@ class Rights:
         self._gate = gate
         self._rates = rates
         self._prefixes = (names.QUEUE, names.ADMIN) if queues else ()
-        self.limited = rates.limited
+
+    @property
+    def limited(self) -> bool:
+        return self._rates.limited
 
     def may_publish(self, connection: Connection, topic: str) -> int:
         principal = _principal(connection)
@@ -73,7 +76,7 @@ class Rights:
 
     def admit(self, connection: Connection, size_bytes: int) -> str:
         try:
-            self._rates.count_read(connection.namespace)
+            self._rates.count(connection, 1, size_bytes)
             self._rates.admit(connection.namespace, 1, size_bytes)
         except (QuotaExceeded, RateLimited) as error:
             return str(error)

@@ -50,12 +50,14 @@ Audited = Callable[[Connection, str, str, Mapping[str, object]], AbstractContext
 
 
 class Rates(Protocol):
-    """How fast namespaces may publish. `count_read` counts what was read together against a namespace's quotas, `admit`
-    messages against its rate; both raise if that is too fast. Neither needs to be asked unless they are `limited`."""
+    """How fast clients may publish. `count` counts PUBLISHes of a read against the quotas of a client and of its
+    namespace, `admit` messages against the namespace's rate; both raise if that is too fast. Neither needs to be asked
+    unless they are `limited`."""
 
-    limited: bool
+    @property
+    def limited(self) -> bool: ...
 
-    def count_read(self, namespace: str) -> None: ...
+    def count(self, connection: Connection, publishes: int, size_bytes: int) -> None: ...
     def admit(self, namespace: str, messages: int, size_bytes: int) -> None: ...
 
 
@@ -153,7 +155,7 @@ class QueueBridge:
             packets = publishes.packets
             try:
                 if self._rates.limited:
-                    self._rates.count_read(connection.namespace)
+                    self._rates.count(connection, len(packets), sum([len(packet.payload) for packet in packets]))
                 route = self._route(packets[0].topic)
             except HoldfastError as error:
                 for index in range(len(packets)):
@@ -212,7 +214,7 @@ class QueueBridge:
             if not isinstance(name, str):
                 raise InvalidArgument(field="name", problem="is missing: name the queue to create")
             with self._audited(connection, "queue.create", name, fields):
-                self._node.queues.create((connection.namespace, name), fields)
+                self._node.queues.submit_create((connection.namespace, name), fields)
         else:
             with self._audited(connection, "queue.update", route.queue, fields):
                 self._node.queues.update((connection.namespace, route.queue), fields)
@@ -260,7 +262,6 @@ class QueueBridge:
         """See `ports.Bridge`."""
         if self.hub is None:  # the store failed while the read was processed
             return
-        self.urgent = True  # it may have been the one message for which room had to be made
         consumer: Consumer | None = None
         settlements: list[Settlement] = []
         for ack, sent in acks:
@@ -269,10 +270,15 @@ class QueueBridge:
             if sent.consumer is not consumer:
                 consumer = sent.consumer
                 settlements = self._settling[consumer.queue, consumer.group].settlements
+                if not self.urgent:
+                    self.urgent = self._node.messages.waits_for_settlements(consumer.queue, consumer.group)
             if ack.reason_code < reasons.UNSPECIFIED_ERROR:
                 settlements.append(Settlement(sent.message_id, sent.token, partition=sent.partition))
             else:
                 settlements.append(_refusal(ack, sent))
+                self.urgent = True
+        if len(settlements) >= COMMIT_MESSAGES_MIN:
+            self.urgent = True
 
     def captures(self, namespace: str, topic: str) -> bool:
         return bool(self._captures.of(namespace, topic))

@@ -145,6 +145,7 @@ class Outbox:
             else:
                 self._take_unheld(connection, ready, joined)
         self._dirty = rest
+        self.urgent = self.urgent and bool(rest)
         return ready
 
     @property

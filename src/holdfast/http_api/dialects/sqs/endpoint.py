@@ -109,7 +109,7 @@ async def _answer(request: Request) -> Response:
     target = request.header(b"x-amz-target") or ""
     body = await request.body()
     try:
-        call = read_call(request.content_type, target, body)
+        call = await request.api.in_slices(read_call(request.content_type, target, body))
         return call.response(await _run(request, call), request.correlation_id)
     except Refusal as refusal:
         return refusal_response(refusal, request.content_type, request.correlation_id)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import escape
 
 import msgspec
 
 from holdfast.error_text import shown
-from holdfast.http_api.codecs.json_slices import check_cheap
+from holdfast.http_api.codecs.json_slices import Steps, check_cheap
 from holdfast.http_api.codecs.values import decode
 from holdfast.http_api.dialects.sqs.refusals import Refusal
 from holdfast.http_api.dialects.sqs.shapes import Input, Output, SqsProblem
@@ -28,6 +28,12 @@ TARGET: Final = "AmazonSQS."
 
 FIELDS_MAX: Final = 2_000
 """Of a form: ten messages with ten attributes have some five hundred."""
+
+LEVELS_MAX: Final = 10
+"""Of a field's name. `SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringListValue.1` has seven."""
+
+STEP_BYTES: Final = 32 << 10
+"""How much of a form is decoded in one step. To decode takes a string for each escape."""
 
 _NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 _MAPS: Final = {
@@ -101,14 +107,10 @@ class QueryCall(Call):
         return Response(text.encode(), 200, XML.encode(), _headers(request_id))
 
 
-def read_call(content_type: str, target: str, body: bytes) -> Call:
+def read_call(content_type: str, target: str, body: bytes) -> Steps[Call]:
     """Which action is asked for, and how."""
     if content_type == FORM:
-        try:
-            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
-        except ValueError:
-            raise Refusal("InvalidParameterValue", "The form is not UTF-8, or has too many fields.") from None
-        return QueryCall(dict(pairs))
+        return QueryCall((yield from _form(body)))
     return Call(target.removeprefix(TARGET) if target.startswith(TARGET) else "", body)
 
 
@@ -139,6 +141,37 @@ def _headers(request_id: str) -> list[Header]:
 
 # --- forms ----------------------------------------------------------------------------------------------------------
 
+
+def _form(body: bytes) -> Steps[dict[str, str]]:
+    """The fields of a form. It may be as long as a request: others run in between."""
+    if body.count(b"&") >= FIELDS_MAX:
+        raise Refusal("InvalidParameterValue", f"The form has more than {FIELDS_MAX} fields.")
+    fields: dict[str, str] = {}
+    decoded = 0
+    for pair in body.split(b"&"):
+        texts = ["", ""]
+        for index, raw in enumerate(pair.split(b"=", 1)):
+            parts: list[bytes] = []
+            start = 0
+            while start < len(raw):
+                end = start + STEP_BYTES
+                cut = raw.rfind(b"%", end - 2, end)  # an escape is decoded whole
+                end = cut if cut >= 0 and end < len(raw) else end
+                parts.append(unquote_to_bytes(raw[start:end].replace(b"+", b" ")))
+                decoded += end - start
+                start = end
+                if decoded >= STEP_BYTES:
+                    decoded = 0
+                    yield
+            try:
+                texts[index] = b"".join(parts).decode()
+            except UnicodeDecodeError:
+                raise Refusal("InvalidParameterValue", "The form is not UTF-8.") from None
+        if pair:
+            fields[texts[0]] = texts[1]
+    return fields
+
+
 Tree = dict[str, Any]
 
 
@@ -146,7 +179,9 @@ def _unflatten(form: Mapping[str, str]) -> Tree:
     """`Attribute.1.Name=a&Attribute.1.Value=b` as `{"Attributes": {"a": "b"}}`."""
     tree: Tree = {}
     for path, value in form.items():
-        *parents, last = path.split(".")
+        *parents, last = path.split(".", LEVELS_MAX)
+        if len(parents) == LEVELS_MAX:
+            raise Refusal("InvalidParameterValue", f"The parameter {shown(path)} has more than {LEVELS_MAX} levels.")
         branch: Any = tree
         for part in parents:
             branch = branch.setdefault(part, {})

@@ -68,12 +68,13 @@ async def create_queue(caller: Caller, given: shapes.CreateQueue) -> shapes.Queu
         caller.principal.require_config(changes.config)
         place = caller.name(name)
         if caller.node.queues.exists(place):
+            await caller.node.cell.wait_clean()  # who is answered that it exists relies on it
             if differs(caller.node.queues.get(place), note_of(caller.node, place), changes):
                 raise QueueExists(queue=name)
         else:
             check_allowed(caller.node, place, changes.config)
-            created = caller.node.queues.create(place, {**new_config(name), **changes.config})
-            caller.node.groups.create(place, GROUP)
+            created = caller.node.queues.submit_create(place, {**new_config(name), **changes.config})
+            caller.node.groups.submit_create(place, GROUP)
             note = changed_note(replace(NO_NOTE, tags=given.tags), changes.note, created.result.created_at)
             await caller.node.queue_notes.put(FRONT, place, encode_note(note))
     return shapes.QueueUrl(queue_url=caller.url(name))
