@@ -18,6 +18,7 @@ from benchmarks import (
     speed,
     start,
     steady,
+    stores,
     timers,
     topics,
     transfer,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
 LONG: dict[str, Callable[[], None]] = {
     "peers": lambda: peers.main(sys.argv[2:]),
     "steady": lambda: steady.main(sys.argv[2:]),
+    "stores": lambda: stores.main(sys.argv[2:]),
 }
 
 

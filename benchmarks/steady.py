@@ -2,7 +2,7 @@
 
     python -m benchmarks steady --rate 1500 --minutes 60
 
-16 publishers over MQTT, each with one message unconfirmed, and 4 consumers that ack each message. Memory may grow until
+64 publishers over MQTT, each with one message unconfirmed, and 4 consumers that ack each message. Memory may grow until
 the caches are full, which the first lines list; after that it must not.
 """
 
@@ -12,33 +12,21 @@ import argparse
 import time
 
 from benchmarks.load.loop import Load, LoadReport, percentile
-from benchmarks.load.servers import processor_seconds, resident_mib, server
+from benchmarks.load.servers import MemoryPeaks, MemorySampler, processor_seconds, resident_mib, server
 from benchmarks.load.wires import MqttWire
+from holdfast.broker.caches import limits_bytes
 from holdfast.config import Config
+from holdfast.units import MIB
 
-PUBLISHERS, CONSUMERS = 16, 4
+PUBLISHERS, CONSUMERS = 64, 4
 PREFETCH = 100
-REMEMBERED_BYTES = 170  # of an entry of remembered_settlements or settled_cache, see their documentation
 
 
-def bounds() -> dict[str, float]:
-    """MiB that each cache of a server with the default configuration may fill."""
-    config = Config()
-    limits = config.limits
-    return {
-        "store.cache_bytes": config.store.cache_bytes / 2**20,
-        "store.write_buffer_bytes": config.store.write_buffer_bytes / 2**20,
-        "limits.hot_cache_bytes": limits.hot_cache_bytes / 2**20,
-        "limits.inbox_bytes": limits.inbox_bytes / 2**20,
-        "limits.remembered_settlements": limits.remembered_settlements * REMEMBERED_BYTES / 2**20,
-        "limits.settled_cache": limits.settled_cache * REMEMBERED_BYTES / 2**20,
-    }
-
-
-def line(minute: float, report: LoadReport, resident: float, busy: float) -> str:
+def line(minute: float, report: LoadReport, peaks: MemoryPeaks, busy: float) -> str:
     confirm, delivery = report.confirm_times, report.delivery_times
     return (
-        f"{minute:6.1f} {report.sent / report.seconds:8,.0f} {resident:9.1f} {100 * busy / report.seconds:7.0f}"
+        f"{minute:6.1f} {report.sent / report.seconds:8,.0f}"
+        f" {peaks.server:7.1f} {peaks.converting:7.1f} {peaks.together:7.1f} {100 * busy / report.seconds:7.0f}"
         f" {busy / report.sent * 1e6:8.0f} {100 * report.client_seconds / report.seconds:7.0f}"
         f" {percentile(confirm, 0.5):7.2f} {percentile(confirm, 0.99):7.2f}"
         f" {percentile(delivery, 0.5):7.2f} {percentile(delivery, 0.99):7.2f} {1000 * report.behind:7.1f}"
@@ -46,22 +34,26 @@ def line(minute: float, report: LoadReport, resident: float, busy: float) -> str
 
 
 def run(rate: float, intervals: int, every_seconds: float) -> list[float]:
-    """Prints a line for each interval and returns the resident MiB at the end of each."""
+    """Prints a line for each interval and returns the most resident MiB of the server in each."""
     residents: list[float] = []
     with server() as served:
         publishers = [MqttWire(served.mqtt, f"p-{number}", "bench") for number in range(PUBLISHERS)]
         consumers = [MqttWire(served.mqtt, f"c-{number}", "bench").consume(PREFETCH) for number in range(CONSUMERS)]
         print(f"at the start {resident_mib(served.pid):.1f} MiB resident")
-        print("minute      a s  resident   CPU %   CPU us  client  confirm p50/p99 delivery p50/p99  behind")
-        print("                      MiB           a message  CPU %         ms              ms         ms", flush=True)
+        print("                   most resident MiB            CPU us  client  confirm ms      delivery ms      behind")
+        print(
+            "minute      a s  server convert.   both   CPU % a message CPU %  p50     p99     p50     p99      ms",
+            flush=True,
+        )
         started = time.monotonic()
-        with Load(publishers, consumers, rate=rate) as load:
+        with MemorySampler(served.pid) as sampler, Load(publishers, consumers, rate=rate) as load:
             for _ in range(intervals):
                 before = processor_seconds(served.pid)
                 report = load.run(every_seconds)
-                residents.append(resident_mib(served.pid))
+                peaks = sampler.peaks()
+                residents.append(peaks.server)
                 busy = processor_seconds(served.pid) - before
-                print(line((time.monotonic() - started) / 60, report, residents[-1], busy), flush=True)
+                print(line((time.monotonic() - started) / 60, report, peaks, busy), flush=True)
     return residents
 
 
@@ -73,8 +65,10 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     print(f"{options.rate:,.0f} messages a second of 256 B over MQTT for {options.minutes:g} minutes:")
     print(f"{PUBLISHERS} publishers, window 1; {CONSUMERS} consumers, prefetch {PREFETCH}")
-    for name, mib in bounds().items():
-        print(f"  {name:32} at most {mib:5.0f} MiB")
+    limits = limits_bytes(Config())
+    for name, limit in limits.items():
+        print(f"  {name:32} at most {limit / MIB:5.0f} MiB")
+    print(f"  {'together':32} at most {sum(limits.values()) / MIB:5.0f} MiB")
     residents = run(options.rate, max(1, round(60 * options.minutes / options.every)), options.every)
     half = residents[len(residents) // 2 :]
-    print(f"second half: {half[0]:.1f} MiB at its start, {half[-1]:.1f} at its end, {max(half):.1f} at most")
+    print(f"the server's second half: {half[0]:.1f} MiB at first, {half[-1]:.1f} at last, {max(half):.1f} at most")

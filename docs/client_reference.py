@@ -14,11 +14,11 @@ INTRO = """\
 # Python client
 
 Everything is in `holdfast.client`. How-to pages: [send and receive](../how-to/send-and-receive-in-python.md),
-[workers](../how-to/write-workers.md), [tests](../how-to/test-your-code.md). Errors are those of
-[the list](errors.md), as classes of `holdfast.errors`.
+[workers](../how-to/write-workers.md), [schedules](../how-to/schedule-messages.md),
+[tests](../how-to/test-your-code.md). Errors are those of [the list](errors.md), as classes of `holdfast.errors`.
 
-`SyncClient`, `SyncConsumer`, `SyncMessage` and `SyncTransaction` have the methods of `Client`, `Consumer`, `Message`
-and `Transaction` without `await`.
+`SyncClient`, `SyncConsumer`, `SyncMessage`, `SyncTransaction` and `SyncSchedules` have the methods of `Client`,
+`Consumer`, `Message`, `Transaction` and `Schedules` without `await`.
 
 A `Duration` is `"250ms"`, `"5s"`, `"2m"`, `"1h"`, `"7d"`, a number of seconds or a `timedelta`; an `Instant` a
 `datetime` with its time zone, RFC 3339 text or milliseconds since 1970."""
@@ -40,15 +40,16 @@ INSIDE = {
         "lease_seconds",
         "stream_messages",
     ),
-    *("pause", "another", "context"),
+    *("another", "context", "Retries.pause"),
 }
-"""Methods that the parts of the client have for each other."""
+"""Methods that the parts of the client have for each other, some with their class."""
 
 CLASSES: tuple[type, ...] = (
     client.Client,
     client.Message,
     client.Consumer,
     client.Transaction,
+    client.Schedules,
     client.State,
     client.Reply,
     client.Sent,
@@ -89,7 +90,8 @@ def _methods(kind: type) -> Iterator[tuple[str, object]]:
     """What is documented: a method without a docstring is for the parts of the client among themselves."""
     for owner in reversed([each for each in kind.__mro__ if each.__module__.startswith("holdfast.")]):
         for name, member in vars(owner).items():
-            if inspect.isfunction(member) and not name.startswith("_") and member.__doc__ and name not in INSIDE:
+            inside = name.startswith("_") or not {name, f"{owner.__name__}.{name}"}.isdisjoint(INSIDE)
+            if inspect.isfunction(member) and member.__doc__ and not inside:
                 yield name, member
 
 

@@ -37,8 +37,8 @@ async def main(directory: Path) -> list[str]:
         failed = Settlement(job.message.id, job.token, Verb.NACK, error="out of memory")
         await node.messages.settle(JOBS, "workers", [failed])
 
-    (letter,) = await node.messages.lease(("default", "dlq/jobs"), "operators")
-    origin = letter.message.extra.origin
+    (dead_letter,) = await node.messages.lease(("default", "dlq/jobs"), "operators")
+    origin = dead_letter.message.extra.origin
     assert origin is not None
     lines.append(f"dead after {origin.attempts} attempts: {origin.reason}, {origin.error}")
 

@@ -110,7 +110,7 @@ def work(engine: Engine, name: str, failing: float, now: int, chance: random.Ran
 def export(engine: Engine, exporter: Exporter) -> None:
     """What a server does by itself, every minute."""
     while exported := exporter.export(engine.record.exported_block, True):
-        engine.exported(exported.last_block, exported.last_lsn, exported.removal)
+        engine.exported(exported.last_block, exported.last_lsn, exported.removal, exported.chain)
         engine.write()
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 LOG_SHOWN = 2_000  # characters, its last
 CREATORS = 16
+SAMPLE_SECONDS = 1.0
 
 
 class Served(NamedTuple):
@@ -42,12 +44,14 @@ def server() -> Iterator[Served]:
 
 
 @contextmanager
-def empty_server(program: Sequence[str] = HOLDFAST) -> Iterator[Served]:
+def empty_server(
+    program: Sequence[str] = HOLDFAST, *, environment: Mapping[str, str] | None = None
+) -> Iterator[Served]:
     mqtt, http = free_port(), free_port()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
         command = [*program, "serve", "--data-dir", directory]
         command += ["--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}", "--log-level", "warning"]
-        with running(command) as process:
+        with running(command, environment) as process:
             wait_for(http, process)
             wait_for(mqtt, process)
             yield Served(mqtt, http, process.pid)
@@ -147,7 +151,56 @@ def loop_seconds(pid: int) -> float:
 
 def resident_mib(pid: int) -> float:
     """Memory of a process and its descendants, pages that they share counted once."""
-    return sum(float(one.memory_full_info().pss) for one in processes(pid)) / 2**20
+    return sum(resident_by_process(pid))
+
+
+def resident_by_process(pid: int) -> list[float]:
+    """The same for each of them, the process itself first. Those that end meanwhile are left out."""
+    found: list[float] = []
+    for one in processes(pid):
+        with suppress(psutil.NoSuchProcess):
+            found.append(float(one.memory_full_info().pss) / 2**20)
+    return found
+
+
+class MemorySampler:
+    """Looks at a server's memory every second, on a thread of its own: a process that converts the journal comes and
+    goes between two lines of a report."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._stop = threading.Event()
+        self._samples: list[list[float]] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> MemorySampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(SAMPLE_SECONDS):
+            self._samples.append(resident_by_process(self._pid))
+
+    def peaks(self) -> MemoryPeaks:
+        """Since the last call."""
+        samples, self._samples = self._samples or [resident_by_process(self._pid)], []
+        return MemoryPeaks(
+            server=max(server for server, *_ in samples),
+            converting=max(sum(others) for _, *others in samples),
+            together=max(map(sum, samples)),
+        )
+
+
+class MemoryPeaks(NamedTuple):
+    """The most MiB that were seen: of the server, of the process that converts its journal, of both at one time."""
+
+    server: float
+    converting: float
+    together: float
 
 
 def processes(pid: int) -> list[psutil.Process]:

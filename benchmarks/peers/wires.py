@@ -220,6 +220,8 @@ def postgres_message(kind: bytes, body: bytes) -> bytes:
 class PostgresWire(PublisherWire):
     """A table as a queue: one row a transaction, by a prepared statement."""
 
+    statement = INSERT
+
     def __init__(self, port: int) -> None:
         super().__init__(port)
         startup = struct.pack(">I", PROTOCOL_VERSION) + b"user\0postgres\0database\0postgres\0\0"
@@ -233,7 +235,9 @@ class PostgresWire(PublisherWire):
         self._wait_ready()
 
     def prepare(self) -> PostgresWire:
-        self.socket.sendall(postgres_message(b"P", b"insert\0" + INSERT + b"\0\0\0") + postgres_message(b"S", b""))
+        self.socket.sendall(
+            postgres_message(b"P", b"insert\0" + self.statement + b"\0\0\0") + postgres_message(b"S", b"")
+        )
         self._wait_ready()
         return self
 
@@ -264,3 +268,20 @@ class PostgresWire(PublisherWire):
             start = end
         self._rest = rest[start:]
         return kinds
+
+
+class PostgresBatchWire(PostgresWire):
+    """A table as a queue: as many rows a transaction as are in a batch."""
+
+    statement = b"INSERT INTO messages (payload) SELECT unnest($1::bytea[])"
+
+    def __init__(self, port: int, batch: int) -> None:
+        super().__init__(port)
+        self._batch = batch
+
+    def encode(self, payload: bytes) -> bytes:
+        """One transaction: payloads as an array of `bytea`."""
+        array = struct.pack(">iiIii", 1, 0, 17, self._batch, 1) + self._batch * (
+            struct.pack(">I", len(payload)) + payload
+        )
+        return super().encode(array)
