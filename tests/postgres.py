@@ -35,7 +35,11 @@ def configure() -> None:
 def end() -> None:
     """When a run ends: end the server, if one was started."""
     directory = Path(os.environ[DIRECTORY])
-    if not directory.name.endswith(f"-{os.getpid()}") or not directory.exists():
+    if not directory.name.endswith(f"-{os.getpid()}"):  # the process that began the run ends it
+        for server in _started:
+            server.leave()
+        return
+    if not directory.exists():
         return
     for server in _started:
         server.stop(signal.SIGQUIT)  # nobody needs its data any more

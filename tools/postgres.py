@@ -152,6 +152,12 @@ class Server:
             self._process.wait(STOP_SECONDS)
             self._process = None
 
+    def leave(self) -> None:
+        """Let it outlive this process: another one ends it."""
+        if self._process is not None:
+            self._process.returncode = 0  # else Python warns of a child that was not waited for
+            self._process = None
+
     def kill(self) -> None:
         """SIGKILL to all of its processes: as a crash of the machine, but for what the system has not written yet."""
         assert self._process is not None

@@ -54,10 +54,12 @@ def keys_in(table: PostgresTable) -> list[bytes]:
 
 
 def end_sessions(cell: int, role: str) -> int:
-    """Cut the connections of a cell, as a network or an operator may. Returns how many there were."""
+    """Cut the connections of a cell, as a network or an operator may. Returns how many there were. Cells of other test
+    processes, in other databases of the server, have the same numbers."""
     with psycopg.connect(postgres.url(postgres.own_database()), autocommit=True) as connection:
         ended = connection.execute(
-            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name LIKE %s",
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE %s",
             [f"holdfast:{cell}:%:{role}"],
         ).fetchall()
     return len(ended)
@@ -156,9 +158,10 @@ def test_a_batch_whose_connection_breaks_is_found_by_its_number(table: PostgresT
 
 
 def wait_until_it_waits(cell: int) -> None:
-    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+    with psycopg.connect(postgres.url(postgres.own_database()), autocommit=True) as connection:
         while not connection.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE %s AND wait_event_type = 'Lock'",
+            "SELECT 1 FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE %s AND wait_event_type = 'Lock'",
             [f"holdfast:{cell}:%:writer"],
         ).fetchone():
             pass
