@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -25,20 +26,27 @@ from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.jobs.payload_changes import TransformError, put
 from holdfast.pipeline.jobs.payload_fields import rewritten
-from holdfast.pipeline.jobs.redrive import Redriver, choose
+from holdfast.pipeline.jobs.redrive import Redriver, choose, dead_queue_of
 from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import DEAD_LETTERS
+from holdfast.pipeline.spark.session import output_on_standard_error
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build, rows
 from tests.waiting import PATIENCE_SECONDS
 
 TRANSFORM = """
+print("imported")
+
 def cents(payload, dead_letter):
+    print("called")
     assert dead_letter["reason"] == "rejected"
     if payload.startswith(b'{"order":1,'):
         return None
     return {"was": payload.decode(), "of": dead_letter["source_queue"]}
+
+def broken(payload, dead_letter):
+    raise KeyError("amount")
 """
 
 
@@ -172,9 +180,12 @@ def test_payloads_are_changed_on_their_way_and_say_what_they_were(
 
     (tmp_path / "fixes.py").write_text(TRANSFORM)
     monkeypatch.syspath_prepend(tmp_path)
-    rest = scene.redrive(
-        "--queue", f"dlq/{queue}", "--where", "payload.order < 2", "--transform", "fixes:cents", code=1
-    )
+    words = ["--queue", queue, "--where", "payload.order < 2", "--transform"]
+    dry = scene.redrive(*words, "fixes:cents", "--dry-run")
+    assert (dry["queue"], dry["chosen"], dry["moved"], dry["not_moved"]) == (f"dlq/{queue}", 2, 0, {"kept": 1})
+    assert [one["problem"] for one in dry["unmoved"]] == ["the function declined it"]  # type: ignore[attr-defined]
+    assert scene.redrive(*words, "fixes:broken", "--dry-run")["not_moved"] == {"kept": 2}
+    rest = scene.redrive(*words, "fixes:cents", code=1)
     assert (rest["moved"], rest["not_moved"]) == (1, {"kept": 1})
     [made] = [message.body() for message in scene.client.browse(queue) if b"was" in message.body()]
     assert json.loads(made)["of"] == queue
@@ -245,6 +256,38 @@ def test_fields_of_the_payload_are_found_outside_of_quotes_only() -> None:
     assert rewritten("length(payload) > 3") == "length(payload) > 3"
     for quoted in ('error = "it is payload.a"', "`payload.a` = 1", 'error = "say ""payload.a"""'):
         assert rewritten(quoted) == quoted
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "",
+        "payload.order >= 60",
+        "payload.a.`b c` = 'x' AND payload.items[0].id > 3 OR payload.items[1].name IS NULL",
+        "error = 'payload.x'",
+    ],
+)
+def test_an_empty_dead_queue_has_no_dead_letters_whatever_is_asked(spark: SparkSession, where: str) -> None:
+    """Fields that no payload shows were refused, as if they were mistyped."""
+    assert choose(spark.createDataFrame([], DEAD_LETTERS.ddl), "dlq/orders", where).count() == 0
+
+
+def test_a_queue_is_named_for_its_dead_queue_unless_that_is_shared(spark: SparkSession) -> None:
+    rows = [("default", "dlq/orders", "orders"), ("default", "graveyard", "mail"), ("default", "dlq/mail", "mail")]
+    dead_letters = spark.createDataFrame(rows, "namespace string, dead_queue string, source_queue string")
+    assert dead_queue_of(dead_letters, "orders") == "dlq/orders"
+    assert dead_queue_of(dead_letters, "dlq/orders") == "dlq/orders"
+    assert dead_queue_of(dead_letters, "graveyard") == "graveyard"
+    assert dead_queue_of(dead_letters, "unknown") == "dlq/unknown"
+    with pytest.raises(InvalidArgument, match="--queue graveyard --where \"source_queue = 'mail'\""):
+        dead_queue_of(dead_letters, "mail")
+
+
+def test_what_spark_prints_is_not_in_a_jobs_result(capfd: pytest.CaptureFixture[str]) -> None:
+    with output_on_standard_error():
+        subprocess.run(["/bin/echo", "from a child"], check=True)
+    os.write(1, b"result\n")
+    assert capfd.readouterr() == ("result\n", "from a child\n")
 
 
 @pytest.mark.parametrize(

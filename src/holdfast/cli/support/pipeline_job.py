@@ -134,6 +134,7 @@ def running(name: str, job_options: dict[str, Any]) -> Iterator[Job]:
         remote=job_options["remote"],
         memory=parsed("--memory", parse_size, job_options["memory"]) if job_options["memory"] else 0,
         quick=is_small(job_options["lake_dir"]),
+        silent=job_options["quiet"],
         settings={key: value for key, _, value in pairs},
     )
     bar = Bar(name, hidden=job_options["quiet"])

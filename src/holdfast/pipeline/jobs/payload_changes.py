@@ -8,9 +8,11 @@ Spark computes the values; the driver, through which payloads go to the broker, 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -74,7 +76,8 @@ def load_function(name: str) -> Transform:
     """A function by `module:function`, from the directory the command runs in or from what is installed."""
     module, colon, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function) if colon else None
+        with contextlib.redirect_stdout(sys.stderr):
+            found = getattr(importlib.import_module(module), function) if colon else None
     except (ImportError, AttributeError) as error:
         raise InvalidArgument(field="--transform", problem=f"cannot be loaded: {error}") from error
     if not callable(found):
@@ -150,7 +153,11 @@ def _path_text(path: Path) -> str:
 
 def _called(function: Transform, payload: bytes, dead_letter: DeadLetter) -> bytes | None:
     """The function's result for a payload: bytes, text, or something that JSON can encode."""
-    made = function(payload, dead_letter)
+    with contextlib.redirect_stdout(sys.stderr):  # what it prints is not a part of the command's result
+        try:
+            made = function(payload, dead_letter)
+        except Exception as error:  # whatever a function of the user's raises: this dead letter stays, others go on
+            raise TransformError(f"the function raised {type(error).__name__}: {error}") from error
     if made is None or isinstance(made, bytes):
         return made
     return made.encode() if isinstance(made, str) else json.dumps(made).encode()

@@ -7,7 +7,7 @@ types are inferred from the payloads first; a field with several types is text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, ParseException
@@ -20,7 +20,11 @@ BODY = "payload_json"
 """The column that holds the fields."""
 
 _QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`"""
-_STRING_OR_FIELD = re.compile(_QUOTED + r"|\bpayload(?=(?:\.[\w`]|\[\d))")
+_STRING_OR_FIELD = re.compile(_QUOTED + r"|(?<![\w.])payload(?=(?:\.[\w`]|\[\d))")
+_STEP = r"\.(?:\w+|`[^`]+`)|\[\d+\]"
+_STRING_OR_PATH = re.compile(_QUOTED + rf"|(?<![\w.])payload((?:{_STEP})+)")
+_Fields = dict[str, "_Fields"]
+"""The fields of an object by name; of an array, what is in it under `[]`."""
 _TYPES = ((r"\bOBJECT<", "STRUCT<"), (r"(?<=[ <])(?:VOID|VARIANT)(?=[,>])", "STRING"))
 
 
@@ -45,14 +49,35 @@ def with_fields(frame: DataFrame, *expressions: str) -> DataFrame:
     """Rows of `with_text`, with the fields of their payloads if one of the expressions uses them."""
     if all(rewritten(expression) == expression for expression in expressions):
         return frame
-    objects = frame.where(F.ltrim("text").startswith("{"))
-    found = objects.agg(F.schema_of_variant_agg(F.try_parse_json("text"))).collect()[0][0]
+    document = F.when(F.ltrim("text").startswith("{"), F.try_parse_json("text"))
+    rows, found = frame.agg(F.count("*"), F.schema_of_variant_agg(document)).collect()[0]
+    if not rows:
+        return frame.withColumn(BODY, F.from_json("text", _named_fields(expressions)))
     schema = found if found and found.startswith("OBJECT<") else "OBJECT<>"
     for pattern, name in _TYPES:
         schema = re.sub(pattern, name, schema)
     if schema == "STRUCT<>":
         schema = "STRUCT<`(nothing)`: STRING>"  # so that a field is refused by its name
     return frame.withColumn(BODY, F.from_json("text", schema))
+
+
+def _named_fields(expressions: Sequence[str]) -> str:
+    """A schema with all fields that the expressions name: of no rows, none of them can be wrong."""
+    root: _Fields = {}
+    for expression in expressions:
+        for path in filter(None, (match[1] for match in _STRING_OR_PATH.finditer(expression))):
+            fields = root
+            for step in re.findall(_STEP, path):
+                fields = fields.setdefault("[]" if step.startswith("[") else step[1:].strip("`"), {})
+    return _schema(root)
+
+
+def _schema(fields: _Fields) -> str:
+    if "[]" in fields:
+        return f"ARRAY<{_schema(fields['[]'])}>"
+    return (
+        f"STRUCT<{', '.join(f'`{name}`: {_schema(inner)}' for name, inner in fields.items())}>" if fields else "STRING"
+    )
 
 
 @contextmanager

@@ -22,11 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast import wire
 from holdfast.client import SyncClient
+from holdfast.core.queue import DEAD_PREFIX
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.jobs.payload_changes import Changes, TransformError, changed, changes, with_values
 from holdfast.pipeline.jobs.payload_fields import matching, with_text
 from holdfast.pipeline.lake.delta import spark_path
-from holdfast.pipeline.lake.job_runs import UNMOVED_MAX, JobRun, RunStore, Unmoved
+from holdfast.pipeline.lake.job_runs import JobRun, RunStore, Unmoved
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
@@ -37,6 +38,7 @@ POLL_INTERVAL_SECONDS = 0.2
 FULL_SECONDS = 600.0  # how long a destination may be full before the redrive stops
 SAMPLE = 5
 SAMPLE_TEXT_CHARS = 200
+DECLINED = "the function declined it"
 
 MoveItem = tuple[int, bytes | None]
 """A dead letter, and its new payload; None: its own."""
@@ -70,10 +72,34 @@ def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
     return list(rows.values())
 
 
+def keep_unchangeable(chosen: DataFrame, wanted: Changes, run: JobRun) -> None:
+    """Count in the run, for a dry run, the dead letters that would stay because their payloads cannot be changed."""
+    for dead_letter, new in changed(with_values(chosen, wanted), wanted):
+        if new is None or isinstance(new, TransformError):
+            run.skip(Unmoved(dead_letter["letter_id"], "kept", str(new or DECLINED)))
+
+
+def dead_queue_of(dead_letters: DataFrame, name: str, namespace: str = "default") -> str:
+    """The dead queue that a person means by its own name or by the name of its queue, as `orders`."""
+    known = dead_letters.where(
+        (F.col("namespace") == namespace) & ((F.col("dead_queue") == name) | (F.col("source_queue") == name))
+    )
+    found = {row[0] for row in known.select("dead_queue").distinct().collect()}
+    own = f"{DEAD_PREFIX}{name}"
+    if name in found or name.startswith(DEAD_PREFIX):
+        return name
+    shared = sorted(found - {own})
+    if shared:
+        problem = f"has dead letters in {', '.join(shared)}, with those of other queues perhaps"
+        condition = f"--queue {shared[0]} --where \"source_queue = '{name}'\""
+        raise InvalidArgument(field="--queue", problem=f"{name!r} {problem}: use {condition}")
+    return own
+
+
 def _preview(payload: bytes | TransformError | None) -> str:
-    if isinstance(payload, TransformError):
-        return f"(it stays: {payload})"
-    return "(it stays)" if payload is None else payload.decode(errors="replace")[:SAMPLE_TEXT_CHARS]
+    if payload is None or isinstance(payload, TransformError):
+        return f"(it stays: {payload or DECLINED})"
+    return payload.decode(errors="replace")[:SAMPLE_TEXT_CHARS]
 
 
 def plan(lake: Lake, spark: SparkSession, run: JobRun) -> JobRun:
@@ -102,7 +128,7 @@ def items_to_move(
     ids = spark.read.schema("letter_id bigint").parquet(spark_path(runs.chosen_path(run)))
     dead_letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
     for dead_letter, new in changed(with_values(dead_letters, wanted), wanted):
-        stays = TransformError("the function declined it") if new is None else new
+        stays = TransformError(DECLINED) if new is None else new
         yield dead_letter["letter_id"], stays
 
 
@@ -176,7 +202,7 @@ class Redriver:
         payloads = 0
         for dead_letter, payload in dead_letters:
             if isinstance(payload, TransformError):
-                self._skip(Unmoved(dead_letter, "kept", str(payload)))
+                self.run.skip(Unmoved(dead_letter, "kept", str(payload)))
                 continue
             batch[dead_letter] = payload
             payloads += len(payload or b"")
@@ -206,17 +232,11 @@ class Redriver:
             if outcome.outcome in {"moved", "repeated"}:
                 run.moved += 1
             else:
-                self._skip(Unmoved(int(outcome.dead_letter), outcome.outcome, outcome.problem))
+                run.skip(Unmoved(int(outcome.dead_letter), outcome.outcome, outcome.problem))
         self._seen += len(outcomes)
         if self._progress is not None:
             self._progress(self._seen)
         return outcomes
-
-    def _skip(self, one: Unmoved) -> None:
-        run = self.run
-        run.not_moved[one.why] = run.not_moved.get(one.why, 0) + 1
-        if len(run.unmoved) < UNMOVED_MAX:
-            run.unmoved.append(one)
 
     def _watch(self, canaries: dict[str, wire.RedriveOutcome], wait_seconds: float) -> None:
         """Wait until the canaries are done or have died again."""

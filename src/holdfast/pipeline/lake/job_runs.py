@@ -78,6 +78,12 @@ class JobRun(msgspec.Struct, kw_only=True):
     undone: int = 0
     not_undone: dict[str, int] = {}
 
+    def skip(self, one: Unmoved) -> None:
+        """Count one that is not moved, and name it if it is one of the first."""
+        self.not_moved[one.why] = self.not_moved.get(one.why, 0) + 1
+        if len(self.unmoved) < UNMOVED_MAX:
+            self.unmoved.append(one)
+
     @property
     def note(self) -> str:
         """The selection as text, which the broker stores. The same for all attempts."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from holdfast.errors import JobFailed
 
 OWN = "holdfast: "
 """The prefix of the data source's errors in a Python worker: Spark puts them among the lines of a traceback."""
 
+
+# PySpark logs every error of a query, with the JVM's stack, before it raises it.
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """What Spark raises; the second for errors of other Java libraries, such as a database's driver."""

@@ -10,6 +10,8 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +25,7 @@ from holdfast.pipeline.spark.java import java_home
 from holdfast.units import GIB, MIB
 
 EMBEDDED = "local[*,4]"
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 # A quarter of the machine for the embedded JVM, which leaves the rest to Python and to the file cache it reads from.
 MEMORY_SHARE = 4
@@ -82,6 +85,8 @@ class SparkTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes for the embedded JVM; 0: a quarter of the machine, 1 to 8 GiB."""
     quick: bool = False
     """For little data: an embedded Spark that starts sooner and runs slower."""
+    silent: bool = False
+    """No lines of Spark's log on standard error."""
     settings: dict[str, str] = {}
     """Further Spark settings; they win over ours."""
 
@@ -99,6 +104,7 @@ def open_session(where: SparkTarget | None = None, name: str = "holdfast") -> Sp
     os.environ["JAVA_HOME"] = str(java_home(os.environ))
     builder = SparkSession.builder.master(master).appName(name)
     options = QUICK_JVM_OPTIONS if where.quick else JVM_OPTIONS
+    options += " -Dholdfast.spark.log=off" if where.silent else ""
     settings = LAKE_SETTINGS | {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()} {options}",
         "spark.ui.showConsoleProgress": "false",
@@ -115,7 +121,22 @@ def open_session(where: SparkTarget | None = None, name: str = "holdfast") -> Sp
         settings["spark.driver.memory"] = f"{where.memory // MIB}m"
     for key, value in {**settings, **where.settings}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with output_on_standard_error():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def output_on_standard_error() -> Iterator[None]:
+    """Processes that start meanwhile, Spark's JVM and its workers, have standard error as standard output: what they
+    print must not get between the lines of a job's result."""
+    sys.stdout.flush()
+    own = os.dup(STANDARD_OUTPUT)
+    os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
+    try:
+        yield
+    finally:
+        os.dup2(own, STANDARD_OUTPUT)
+        os.close(own)
 
 
 def _remote(where: SparkTarget, name: str) -> SparkSession:

@@ -40,7 +40,7 @@ NAMED = 20  # of what was not moved, on a terminal; JSON has more
 
 
 @click.command()
-@click.option("--queue", default="", help="The dead queue, as dlq/orders.")
+@click.option("--queue", default="", help="The dead queue, as dlq/orders, or the queue it belongs to, as orders.")
 @click.option("--where", default="", help="A condition of Spark SQL over dead_letters; payload.a.b is a field of JSON.")
 @click.option("--to", default="", help="The queue to redrive them to. [default: each to its source queue]")
 @click.option(
@@ -107,14 +107,13 @@ def redrive(
     )
     before = kept.find(wanted.id)
     if before is None and not queue:
-        raise click.UsageError("Say which dead queue: --queue dlq/NAME.")
+        raise click.UsageError("Say which dead queue: --queue NAME.")
     if transform:
         sys.path.insert(0, "")  # functions of the directory that the command is run in
     with running("redrive", job_options) as job:
         job.lake.require()
-        run, dead_letters, sample = _chosen(
-            job, wanted, before, limit, has_selection=bool(queue or where or sets or transform)
-        )
+        has_selection = bool(queue or where or sets or transform)
+        run, dead_letters, sample = _chosen(job, wanted, before, limit, has_selection=has_selection, dry_run=dry_run)
         with job.paused():
             if output == "table" and sample:
                 after = ["after"] if sets or transform else []
@@ -130,7 +129,7 @@ def redrive(
             _move(job, run, rate, wait_seconds)
     result: dict[str, object] = {**msgspec.to_builtins(run, builtin_types=(datetime,)), **job.stages.summary()}
     if dry_run or not run.chosen:
-        show_note(f"Would redrive {plural(run.chosen, 'dead letter')} of {run.queue}.")
+        _show_plan(run, output, is_new=before is None)
         result |= {"sample": sample, "dry_run": dry_run}
     elif output == "table":
         show_note(f"Redrove {run.moved:,} of {plural(run.chosen, 'dead letter')}. {run.stopped}".strip())
@@ -141,13 +140,23 @@ def redrive(
         context.exit(EXIT_BROKEN)
 
 
+def _show_plan(run: JobRun, output: str, *, is_new: bool) -> None:
+    stay = sum(run.not_moved.values()) if is_new else 0
+    show_note(f"Would redrive {plural(run.chosen - stay, 'dead letter')} of {run.queue}.")
+    if output == "table" and stay:
+        _show_rest(run.not_moved, run.unmoved)
+
+
 def _chosen(
-    job: Job, wanted: JobRun, before: JobRun | None, limit: int, *, has_selection: bool
+    job: Job, wanted: JobRun, before: JobRun | None, limit: int, *, has_selection: bool, dry_run: bool
 ) -> tuple[JobRun, pa.Table | None, list[dict[str, object]]]:
     """The run with its dead letters and a sample of them, or an earlier run to continue."""
     from holdfast.pipeline.jobs import redrive  # noqa: PLC0415 - Spark
     from holdfast.pipeline.jobs.payload_changes import changes  # noqa: PLC0415
 
+    table = job.lake.dead_letters
+    if wanted.queue:
+        wanted.queue = redrive.dead_queue_of(table.read(job.spark), wanted.queue, wanted.namespace)
     if before is not None:
         if has_selection:
             redrive.check_same(before, wanted)
@@ -155,7 +164,6 @@ def _chosen(
             raise click.UsageError(f"Redrive {before.id} was undone. Leave --audit out to redrive again.")
         return before, None, []
     change = changes(wanted.sets, wanted.transform)
-    table = job.lake.dead_letters
     with job.stages.stage("select dead letters"):
         chosen = redrive.choose(table.read(job.spark), wanted.queue, wanted.where, wanted.namespace)
         chosen = chosen.limit(limit) if limit else chosen
@@ -164,6 +172,8 @@ def _chosen(
         job.stages.count_read("dead_letters", sum(file.rows for file in table.files()))
         wanted.chosen = dead_letters.num_rows
         sample = redrive.sample(chosen, change) if wanted.chosen else []
+        if dry_run and change and wanted.chosen:
+            redrive.keep_unchangeable(chosen, change, wanted)
     return wanted, dead_letters, sample
 
 
