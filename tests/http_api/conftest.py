@@ -1,6 +1,7 @@
 """A real server on a free port, over every store, and a client for it.
 
-Starting and stopping a server takes longer than most tests, so one serves them all; after each its queues are deleted.
+Starting and stopping a server takes longer than most tests, so one serves them all; after each its schedules and queues
+are deleted.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ async def front(shared: tuple[Node, HttpFront]) -> AsyncIterator[HttpFront]:
     yield front
     for transaction in list(node.cell.engine.transactions.live):
         await node.transactions.abort(transaction)
+    for scheduled in node.schedules.in_namespace("default"):  # before the queues: a tick creates its queue again
+        schedule = scheduled.schedule
+        await node.schedules.delete((schedule.namespace, schedule.name))
+    assert node.schedules.count() == 0
     while names := list(node.cell.engine.queues):
         for name in names:
             try:

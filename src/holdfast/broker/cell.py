@@ -22,7 +22,7 @@ import structlog
 
 from holdfast import threads
 from holdfast.broker.commit.admission import DiskReserve, Inbox, StoredBytes
-from holdfast.broker.commit.group_commit import GroupCommit
+from holdfast.broker.commit.group_commit import DoneCallback, GroupCommit
 from holdfast.broker.commit.guard import Guard, ReadGuard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
 from holdfast.broker.dispatch.members import Member
@@ -100,11 +100,26 @@ class TurnParticipant(Protocol):
         """The store works again: use what was loaded."""
 
 
+NewEngine = Callable[[Store, int, Limits, Callable[[DoneCallback], None]], Engine]
+"""Makes an engine on a store, for a cell of this number. What it is given at the end calls back when everything applied
+so far is durable."""
+
+
+def plain_engine(store: Store, cell: int, limits: Limits, _on_durable: Callable[[DoneCallback], None]) -> Engine:
+    """An engine that is not traced."""
+    return Engine(store, cell, limits)
+
+
 class Cell:
     """See the module. `offer_alert` is called with each alert about a dead letter."""
 
     def __init__(
-        self, config: Config, store: Store, clock: Callable[[], int], offer_alert: Callable[[Alert], None]
+        self,
+        config: Config,
+        store: Store,
+        clock: Callable[[], int],
+        offer_alert: Callable[[Alert], None],
+        new_engine: NewEngine = plain_engine,
     ) -> None:
         limits = config.limits
         self.store = store
@@ -128,6 +143,7 @@ class Cell:
         )
         self.export_scheduler = ExportScheduler(config, store, lambda: self.commit.engine, self.commit.durable)
         self._config = config
+        self._new_engine = new_engine
         self._offer_alert = offer_alert
         self._refusal: HoldfastError | None = ShuttingDown()
         self._timer: asyncio.TimerHandle | None = None
@@ -171,7 +187,7 @@ class Cell:
             quotas=self.quotas,
             audits=AuditLimits(remember=config.redrives.remember, max_remembered=config.redrives.max_remembered),
         )
-        engine = Engine(self.store, config.node.node_id, limits)
+        engine = self._new_engine(self.store, config.node.node_id, limits, self.commit.on_durable)
         engine.schedules.admit = self._admit_scheduled
         started = time.perf_counter()
         engine.open(self.clock())

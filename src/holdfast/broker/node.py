@@ -8,10 +8,12 @@ coroutine.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from holdfast.broker.cell import Cell
+from holdfast.broker.cell import Cell, plain_engine
 from holdfast.broker.front_metrics import MetricSource
 from holdfast.broker.health import Health
 from holdfast.broker.lake_reader import LakeReads
@@ -32,12 +34,27 @@ from holdfast.broker.parts.workflow_state import WorkflowStates
 from holdfast.broker.snapshots import Snapshots
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
+from holdfast.errors import InvalidConfig
 from holdfast.store.contract import Store
+
+if TYPE_CHECKING:
+    from holdfast.broker.tracing import Tracing
 
 
 def wall_clock() -> int:
     """Now, in epoch microseconds."""
     return time.time_ns() // 1000
+
+
+def _tracing(config: Config, clock: Callable[[], int]) -> Tracing | None:
+    if not config.tracing.enabled:
+        return None
+    try:
+        from holdfast.broker.tracing import Tracing  # noqa: PLC0415 - most servers neither need nor have its libraries
+    except ImportError as error:
+        problem = f'it needs OpenTelemetry, and {error.name} is not installed (pip install "holdfast[otel]")'
+        raise InvalidConfig(field="tracing.enabled", value=True, problem=problem) from None
+    return Tracing(config, clock)
 
 
 class Node:
@@ -57,7 +74,9 @@ class Node:
         self.started_at = 0
         self.metric_sources: list[MetricSource] = []
         self.webhooks = webhooks or Webhooks(config.webhooks)
-        self.cell = cell = Cell(config, store, clock, self.webhooks.offer)
+        self.tracing = _tracing(config, clock)
+        new_engine = plain_engine if self.tracing is None else self.tracing.engine
+        self.cell = cell = Cell(config, store, clock, self.webhooks.offer, new_engine)
         self.messages = Messages(cell, limits)
         self.queues = Queues(cell)
         self.queue_notes = QueueNotes(cell)
@@ -93,3 +112,5 @@ class Node:
         self.health.lag.stop()
         await self.cell.stop()
         await self.webhooks.stop()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)

@@ -1,7 +1,7 @@
 """Server configuration: defaults < TOML file < environment (`HOLDFAST_...`) < flags.
 
     settings.py   every setting and every limit of the server, with its reason (audit_settings.py: of the audit log,
-                  console_settings.py: of the console, store_settings.py: of the store)
+                  console_settings.py: of the console, store_settings.py: of the store, tracing_settings.py: of tracing)
     secret.py     a text that is never shown
     kinds.py      what a setting can be: a count, a duration, a size, a choice; reading, checking, showing
     fields.py     the settings as a list, for the loader, the command line and the documentation

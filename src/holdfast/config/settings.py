@@ -37,6 +37,7 @@ from holdfast.config.kinds import (
 )
 from holdfast.config.secret import SecretText
 from holdfast.config.store_settings import StoreSettings
+from holdfast.config.tracing_settings import TracingSettings
 from holdfast.units import DAY, GIB, HOUR, KIB, MIB, MILLISECOND, MINUTE, SECOND, TIB
 
 
@@ -753,6 +754,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     console: ConsoleSettings = ConsoleSettings()
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     origins: dict[str, str] = {}
     """Where each value came from, by dotted name: `default`, `file PATH`, `environment HOLDFAST_X`, `flag --x`."""
 

@@ -41,6 +41,7 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
 from holdfast.http_api.codecs.raw_body import META_BYTES_MAX, OCTETS
 from holdfast.http_api.codecs.shapes import read_consumer
+from holdfast.http_api.codecs.trace_headers import traced
 from holdfast.http_api.codecs.values import decode, read_id
 from holdfast.http_api.dialects.lockd_shapes import (
     LockdAcked,
@@ -163,7 +164,7 @@ async def enqueue(request: Request) -> Response:
         content, deliver_at=deliver_at, ttl=meta.ttl_seconds * SECOND if meta.ttl_seconds else -1, extra=extra
     )
     request.api.gate.admit(name[0], 1, len(content))
-    receipt = await request.node.messages.enqueue(name, [draft], PROTOCOL)
+    receipt = await request.node.messages.enqueue(name, traced(request, [draft]), PROTOCOL)
     if receipt.errors:
         raise receipt.errors[0]
     config = request.node.queues.get(name).config

@@ -32,6 +32,7 @@ from holdfast.errors import (
     RequestTooLarge,
 )
 from holdfast.http_api.codecs.json_slices import BulkArray, is_cheap, read_bulk
+from holdfast.http_api.codecs.trace_headers import traced
 from holdfast.http_api.codecs.values import decode, instant
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
@@ -129,7 +130,8 @@ async def enqueue(request: Request) -> Response:
     ids = [0] * len(items)
     for name, places in batches.items():
         await _add_first_group(request, name)
-        receipt = await request.node.messages.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
+        of_queue = traced(request, [drafts[place] for place in places])
+        receipt = await request.node.messages.enqueue(name, of_queue, PROTOCOL, atomic=True)
         if receipt.errors:
             raise request.refused({places[at]: error for at, error in receipt.errors.items()})
         for place, message_id in zip(places, receipt.ids, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -34,6 +34,7 @@ from holdfast.http_api.codecs.json_batch import ids_in_json
 from holdfast.http_api.codecs.json_slices import WHOLE_BYTES, BulkArray, is_cheap, read_bulk
 from holdfast.http_api.codecs.raw_body import HEADERS, message_bytes_max, read_form, read_raw
 from holdfast.http_api.codecs.shapes import history_to_wire, message_to_wire, read_draft, read_import, view_to_wire
+from holdfast.http_api.codecs.trace_headers import traced
 from holdfast.http_api.codecs.values import decode, instant
 from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Request
 from holdfast.http_api.server.response import (
@@ -148,6 +149,7 @@ def enqueue(request: Request) -> Outcome:
     payload and `Holdfast-` headers say the rest (`Holdfast-Properties` is a JSON object); `multipart/form-data` has it
     in a part `payload`, beside a part `meta` with the other fields as JSON. With `Idempotency-Key` messages that bring
     no `message_id` get one made from it, whatever the body is, so that the whole request can be repeated without harm.
+    The trace context of the request (`traceparent`, `tracestate`) goes with messages that bring none as properties.
 
     In bulk, an Arrow IPC stream is fastest: a column `payload`, and optionally `key`, `message_id`, `priority`,
     `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed, and in plain
@@ -195,7 +197,7 @@ async def _enqueue_arrow(request: Request, atomic: bool, key: str | None) -> Res
     made_ids = None if key is None else _made_ids(key, table.num_rows)
     large = (table.num_columns > 1 or made_ids is not None) and table.num_rows > OFFLOAD_MESSAGES
     correlation_id = request.given_correlation_id
-    drafts = await request.offload(large, lambda: drafts_of(table, correlation_id, made_ids))
+    drafts = traced(request, await request.offload(large, lambda: drafts_of(table, correlation_id, made_ids)))
     count, size_bytes = len(drafts), payload_bytes(drafts)
     request.api.gate.admit(request.namespace, count, size_bytes)
     submission = request.node.messages.enqueue(request.queue, drafts, PROTOCOL, atomic=atomic)
@@ -322,18 +324,19 @@ class _PendingEnqueue:
         self.count = len(items)
         self.errors = errors
         self.atomic = atomic
-        self.drafts: list[Draft] = []
+        self.drafts: Sequence[Draft] = (drafts := [])
         self.places: list[int] = []
         for index, item in enumerate(items):
             if item is None:
                 continue
             try:
-                self.drafts.append(read(item, now, correlation_id))
+                drafts.append(read(item, now, correlation_id))
                 self.places.append(index)
             except HoldfastError as error:
                 errors[index] = error
         if atomic and errors:
             raise request.refused(errors)
+        self.drafts = traced(request, self.drafts)
         self.size_bytes = sum([len(draft.payload) for draft in self.drafts])
 
     def admit(self) -> None:

@@ -18,6 +18,7 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.json_slices import check_fields, is_cheap
 from holdfast.http_api.codecs.raw_body import message_bytes_max
 from holdfast.http_api.codecs.shapes import message_to_wire, read_draft
+from holdfast.http_api.codecs.trace_headers import traced
 from holdfast.http_api.codecs.values import decode, duration
 from holdfast.http_api.endpoints.messages import PAYLOADS
 from holdfast.http_api.server.request import Request
@@ -58,7 +59,7 @@ async def request(request: Request) -> Response:
         raise InvalidArgument(field="timeout", problem=f"is more than 0 and at most {limit // 1_000_000} s")
     if body.reply_to is not None:
         raise InvalidArgument(field="reply_to", problem="is given by the server here; enqueue to choose it yourself")
-    draft = read_draft(body, request.node.clock(), request.given_correlation_id)
+    [draft] = traced(request, [read_draft(body, request.node.clock(), request.given_correlation_id)])
     request.api.gate.admit(request.namespace, 1, len(draft.payload))
     work = request.node.requests.request(request.queue, draft, timeout, PROTOCOL)
     found = await request.api.until_disconnect(request, work)

@@ -29,6 +29,7 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, read_drafts
 from holdfast.http_api.codecs.json_slices import BulkArray, Steps, cut, is_cheap, read_bulk
 from holdfast.http_api.codecs.shapes import read_staged
+from holdfast.http_api.codecs.trace_headers import traced
 from holdfast.http_api.codecs.values import decode
 from holdfast.http_api.endpoints.messages import PAYLOADS
 from holdfast.http_api.server.request import OFFLOAD_BYTES, Request
@@ -91,9 +92,9 @@ async def stage(request: Request) -> Response:
         limit = request.api.config.limits.enqueue_max
         raw, correlation_id = await request.body(), request.given_correlation_id
         drafts = await request.offload(
-            len(raw) > OFFLOAD_BYTES, lambda: list(read_drafts(raw, correlation_id, limit, sourced=True))
+            len(raw) > OFFLOAD_BYTES, lambda: read_drafts(raw, correlation_id, limit, sourced=True)
         )
-        batches: Batches = [(query.queue, drafts)]
+        batches: Batches = [(query.queue, list(traced(request, drafts)))]
         part, attempt, chunk = query.part, query.attempt, query.chunk
     else:
         raw = await request.body()
@@ -160,7 +161,7 @@ def _drafts_of(request: Request, body: wire.Stage) -> tuple[wire.Stage, Batches]
             except HoldfastError as error:
                 errors[count] = error
             count += 1
-        batches.append((batch.queue, drafts))
+        batches.append((batch.queue, list(traced(request, drafts))))
     if errors:
         raise request.refused(errors)
     return body, batches

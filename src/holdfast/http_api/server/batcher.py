@@ -7,6 +7,7 @@ part of the receipt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.broker.commit.group_commit import COMMIT_MESSAGES_MIN, notify
@@ -23,7 +24,9 @@ PROTOCOL = "http"
 class PendingEnqueue(Protocol):
     """A request whose messages are to be enqueued."""
 
-    drafts: list[Draft]
+    @property
+    def drafts(self) -> Sequence[Draft]:
+        """Its messages."""
 
     def enqueued(self, receipt: Receipt) -> bool:
         """The messages are applied, but not durable. False: the request is answered already."""

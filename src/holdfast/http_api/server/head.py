@@ -57,6 +57,7 @@ _SINGLE: Final = frozenset(
         b"origin",
         b"referer",
         b"sec-fetch-site",
+        b"traceparent",
         CORRELATION,
     )
 )

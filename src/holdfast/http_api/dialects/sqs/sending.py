@@ -11,6 +11,7 @@ from holdfast.auth.principal import Action
 from holdfast.core.commands import Draft
 from holdfast.core.queue import QueueRecord
 from holdfast.core.records import NO_EXTRA, Extra
+from holdfast.http_api.codecs.trace_headers import traced
 from holdfast.http_api.dialects.sqs import message_attributes, shapes
 from holdfast.http_api.dialects.sqs.batches import check_entries, entry_error
 from holdfast.http_api.dialects.sqs.caller import PROTOCOL, Caller
@@ -145,7 +146,7 @@ def _delay(queue: str, note: QueueNote, given: shapes.MessageFields) -> int:
 async def _enqueue(
     caller: Caller, record: QueueRecord, messages: Sequence[tuple[shapes.MessageFields, Draft]]
 ) -> list[shapes.Sent | Refusal]:
-    drafts = [draft for _, draft in messages]
+    drafts = traced(caller.request, [draft for _, draft in messages])
     caller.request.api.gate.admit(record.namespace, len(drafts), sum(len(draft.payload) for draft in drafts))
     receipt = await caller.node.messages.enqueue(name_of(record), drafts, PROTOCOL)
     return [
