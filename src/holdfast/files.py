@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def local_path(text: str) -> Path:
+    """A path as people write it, also as `file:///…`. ValueError: it is a URL of something else, such as `s3a://…`, of
+    which a path would make a directory called `s3a:`."""
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return Path(text)
+    if scheme[1].lower() != "file":
+        raise ValueError(f"must be a path on this machine; {scheme[1]}:// is not supported")
+    return Path("/" + text[scheme.end() :].lstrip("/"))
 
 
 def sync_path(path: Path) -> None:

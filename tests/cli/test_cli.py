@@ -45,6 +45,17 @@ def test_version() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {__version__}\n", "")
 
 
+def test_a_lake_in_object_storage_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for job in ("build", "reconcile", "runs"):
+        done = run("pipeline", job, "--lake", "s3a://bucket/lake")
+        assert done.exit_code == 2
+        assert "must be a path on this machine; s3a:// is not supported" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_config_show_origin_names_where_each_value_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text('[limits]\nmax_wait = "1m"\n')

@@ -75,6 +75,14 @@ def test_the_lake_is_in_the_data_directory_unless_its_path_is_absolute(file: Pat
     assert load(file).lake_dir == Path("/lake")
 
 
+@pytest.mark.parametrize("url", ["s3a://bucket/lake", "s3:/bucket", "hdfs://name:8020/lake", "abfss://c@a.net/lake"])
+def test_a_lake_in_storage_that_is_not_supported_is_refused_and_not_a_directory_of_that_name(url: str) -> None:
+    assert "must be a path on this machine" in refusal(InvalidConfig, HOLDFAST_JOURNAL_DIRECTORY=url)
+    with pytest.raises(InvalidConfig):
+        load(None, {}, {"journal.directory": Path(url)})
+    assert load(None, {"HOLDFAST_JOURNAL_DIRECTORY": "file:///srv/lake"}).lake_dir == Path("/srv/lake")
+
+
 def test_the_home_directory_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     assert load(None, {"HOLDFAST_NODE_DATA_DIR": "~/queues"}).node.data_dir == Path("/home/somebody/queues")

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Protocol
 
 from holdfast.config.secret import SecretText
 from holdfast.error_text import SUGGESTED_LENGTH_MAX
+from holdfast.files import local_path
 from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
 from holdfast.web_address import URL_LENGTH_MAX, is_key_address, is_web_address
 
@@ -197,10 +198,10 @@ class Location:
         if self.optional and raw in UNSET:
             return None
         if isinstance(raw, Path):
-            return raw.expanduser()
+            raw = str(raw)
         if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
             raise ValueError("must be a path")
-        return Path(raw).expanduser()
+        return local_path(raw).expanduser()
 
     def allowed(self) -> str:
         return "a path, or none" if self.optional else "a path"

@@ -6,6 +6,7 @@ Spark is imported only when a command runs that needs it; the rest of Holdfast w
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from holdfast.cli.support.connection import URL, connected, settings
 from holdfast.cli.support.numbers import size
 from holdfast.cli.support.output import show_note
 from holdfast.errors import InvalidArgument, ServerUnreachable, SparkMissing
+from holdfast.files import local_path
 from holdfast.units import SECOND, parse_duration, parse_instant, parse_size
 
 if TYPE_CHECKING:
@@ -33,10 +35,26 @@ Command = TypeVar("Command", bound=Callable[..., object])
 EXIT_BROKEN = 1
 DEFAULT_LAKE = Path("data/lake")
 
+
+class LakePath(click.Path):
+    """A lake's directory. A URL of object storage is refused; `click.Path` would make a directory of its name."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        try:
+            return super().convert(local_path(os.fspath(value)), param, ctx)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 lake_option = click.option(
     "--lake",
     "lake_dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LakePath(),
     default=DEFAULT_LAKE,
     show_default=True,
     help="The lake: the server's journal directory, DATA_DIR/lake unless journal.directory says otherwise.",

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import LakeBusy, TablesDamaged
-from holdfast.files import make_directory
+from holdfast.errors import InvalidArgument, LakeBusy, TablesDamaged
+from holdfast.files import local_path, make_directory
 from holdfast.pipeline.lake.delta import LakeTable
 from holdfast.pipeline.lake.segments import Cursor, Segment, read_manifests
 from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, GROUPS, MESSAGES, QUEUE_MINUTES, TABLES
@@ -27,7 +27,10 @@ class Lake:
     """See the module. The journal need not exist before it is read."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        try:
+            self.path = path = local_path(str(path))
+        except ValueError as error:
+            raise InvalidArgument(field="lake", problem=str(error)) from error
         self.tables_dir = path / "tables"
         self.events = LakeTable(self.tables_dir / "events", EVENTS)
         self.messages = LakeTable(self.tables_dir / "messages", MESSAGES)
