@@ -21,6 +21,7 @@ Numbers = np.ndarray[Any, Any]
 
 START = parse_instant("2026-03-01T06:00:00Z")
 QUEUES = ["orders", "emails", "images", "billing/invoices"]
+PARTITIONS = 10
 GROUP, CONSUMERS = "workers", [f"worker-{number}" for number in range(8)]
 FAILING, DEAD_SHARE = 0.06, 0.01
 ENQUEUED, LEASED, ACKED, FAILED, DEAD = range(5)
@@ -100,7 +101,7 @@ class _Rows:
             "node": pa.array(np.zeros(count, np.int32)),
             "namespace": pa.repeat("default", count),
             "queue": pa.compute.if_else(pa.array(is_dead_letter), dead, queue),
-            "partition": pa.array((index % 10).astype(np.int32)),
+            "partition": pa.array((index % PARTITIONS).astype(np.int32)),
             "group": pa.array(np.full(count, GROUP), pa.string(), mask=enqueued),
             "message_id": pa.array(ids),
             "event": pa.array(EVENTS[np.where(is_dead_letter, ENQUEUED, event)]),
@@ -126,11 +127,7 @@ class _Rows:
                 pa.array(enqueued), self.bodies.take(pa.array(index % 4096)), pa.scalar(None, pa.binary())
             ),
         }
-        arrays = [
-            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
-            for field in COLUMNS
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
+        return _batch(columns, count)
 
 
 def _write(lake: Path, rows: _Rows, segment_rows: int) -> None:
@@ -138,31 +135,67 @@ def _write(lake: Path, rows: _Rows, segment_rows: int) -> None:
     journal.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(manifest_path(journal, 0))
     manifest.read()
-    lsn = (manifest.last.last_lsn if manifest.last else 0) + 1
-    block = (manifest.last.last_block if manifest.last else 0) + 1
+    if manifest.last is None:
+        _append(manifest, _groups(int(rows.at[0])), 1)
     for first in range(0, len(rows.at), segment_rows):
-        last = min(first + segment_rows, len(rows.at))
-        day = format_instant(int(rows.at[first]))[:10]
-        name = f"date={day}/{segment_name(0, lsn, lsn + last - first - 1)}"
-        path = journal / name
-        path.parent.mkdir(exist_ok=True)
-        write_segment(path, [rows.batch(first, last, lsn)])
-        manifest.append(
-            SegmentEntry(
-                segment=name,
-                rows=last - first,
-                size_bytes=path.stat().st_size,
-                first_lsn=lsn,
-                last_lsn=lsn + last - first - 1,
-                first_block=block,
-                last_block=block,
-                sha256=digest(path),
-                previous=manifest.head,
-                schema=SCHEMA,
-                written_at=format_instant(int(rows.at[last - 1])),
-            )
+        assert manifest.last is not None
+        lsn = manifest.last.last_lsn + 1
+        _append(manifest, rows.batch(first, min(first + segment_rows, len(rows.at)), lsn), lsn)
+
+
+def _groups(at: int) -> pa.RecordBatch:
+    """The creation of the group in each partition."""
+    places = [(queue, partition) for queue in QUEUES for partition in range(PARTITIONS)]
+    count = len(places)
+    columns: dict[str, pa.Array] = {
+        "lsn": pa.array(range(1, count + 1)),
+        "at": pa.array([at] * count),
+        "node": pa.array([0] * count),
+        "namespace": pa.repeat("default", count),
+        "queue": pa.array([queue for queue, _ in places]),
+        "partition": pa.array([partition for _, partition in places]),
+        "group": pa.repeat(GROUP, count),
+        "message_id": pa.array([0] * count),
+        "event": pa.repeat("group_created", count),
+        "group_kind": pa.repeat("lease", count),
+        "start_after": pa.array([0] * count),
+    }
+    return _batch(columns, count)
+
+
+def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in COLUMNS
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
+
+
+def _append(manifest: Manifest, rows: pa.RecordBatch, lsn: int) -> None:
+    """Write a segment, and its entry."""
+    journal = manifest.path.parent
+    last = lsn + rows.num_rows - 1
+    at = rows["at"].cast(pa.int64())
+    name = f"date={format_instant(at[0].as_py())[:10]}/{segment_name(0, lsn, last)}"
+    path = journal / name
+    path.parent.mkdir(exist_ok=True)
+    write_segment(path, [rows])
+    block = (manifest.last.last_block if manifest.last else 0) + 1
+    manifest.append(
+        SegmentEntry(
+            segment=name,
+            rows=rows.num_rows,
+            size_bytes=path.stat().st_size,
+            first_lsn=lsn,
+            last_lsn=last,
+            first_block=block,
+            last_block=block,
+            sha256=digest(path),
+            previous=manifest.head,
+            schema=SCHEMA,
+            written_at=format_instant(at[rows.num_rows - 1].as_py()),
         )
-        lsn, block = lsn + last - first, block + 1
+    )
 
 
 def fingerprint(lake: Path) -> str:

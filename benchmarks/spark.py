@@ -1,6 +1,6 @@
 """`make bench-spark`: the pipeline's speed, each figure as a ratio or a rate of one run on this machine.
 
-    python -m benchmarks.spark [EVENTS ...] [--master URL | --cluster]
+    python -m benchmarks.spark [EVENTS ...] [--segment-rows ROWS] [--master URL | --cluster]
 
 EVENTS is 1,000,000 unless told otherwise; with several, each is a journal of its own, one after the other in one
 session. `--cluster` starts a master and two workers of one core each out of the pip package, on this machine.
@@ -33,6 +33,7 @@ from holdfast.pipeline.spark.session import SparkTarget, open_session
 from holdfast.pipeline.spark.stages import Stages
 
 EVENTS = 1_000_000
+SEGMENT_ROWS = 250_000
 ROUNDS = 3
 READS = 5
 MANY = 2_000_000
@@ -43,6 +44,7 @@ enough."""
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.spark")
     parser.add_argument("events", nargs="*", type=int, default=[EVENTS])
+    parser.add_argument("--segment-rows", type=int, default=SEGMENT_ROWS, help="a small number makes many segments")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--master")
     where.add_argument("--cluster", action="store_true")
@@ -52,7 +54,7 @@ def main(arguments: list[str]) -> None:
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Spark {spark.version} on {master}")
         warm = False
         for events in args.events:
-            run(spark, Path(directory) / str(events), events, warm)
+            run(spark, Path(directory) / str(events), events, args.segment_rows, warm)
             warm = True
         print()
         measure(spark, MESSAGES)
@@ -71,9 +73,9 @@ def session(args: argparse.Namespace, directory: Path) -> Iterator[SparkSession]
         spark.stop()
 
 
-def run(spark: SparkSession, directory: Path, events: int, warm: bool) -> None:
+def run(spark: SparkSession, directory: Path, events: int, segment_rows: int, warm: bool) -> None:
     lake = Lake(directory)
-    count = write_journal(lake.path, events)
+    count = write_journal(lake.path, events, segment_rows=segment_rows)
     size = sum(path.stat().st_size for path in lake.path.rglob("*.parquet"))
     print(f"\n{count:,} events in {len(lake.segments()[0])} segments, {size / 1e6:,.0f} MB")
     stages = Stages()

@@ -12,9 +12,9 @@ tables that lack it before it continues.
     messages        rows of the batch's messages; files that hold older rows of them are rewritten, and those with
                     live messages of queues whose groups have changed
 
-Spark's tasks do the work in columnar form (tasks.py): one for each segment sorts its events by message into a shuffle
-file (shuffle.py), one for each range of message ids folds them and writes their rows (fold_task.py). The intermediate
-files are in `_scratch`, beside the tables, until the batch is done.
+Spark's tasks do the work in columnar form (tasks.py): one for each pack of segments sorts its events by message into a
+shuffle file (shuffle.py), one for each range of message ids folds them and writes their rows (fold_task.py). The
+intermediate files are in `_scratch`, beside the tables, until the batch is done.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from holdfast.pipeline.build import (
 )
 from holdfast.pipeline.build.fold_task import ID_SECOND_SHIFT
 from holdfast.pipeline.build.recipients import with_changes
-from holdfast.pipeline.build.shuffle import SAMPLE_STEP, id_ranges
+from holdfast.pipeline.build.shuffle import PACK_ROWS, SAMPLE_STEP, id_ranges
 from holdfast.pipeline.lake import arrow
 from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA
 from holdfast.pipeline.lake.delta import Bound, DataFile, LakeTable, spark_path
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.segments import Cursor, Segment, after, end_of, first_rows, up_to
+from holdfast.pipeline.lake.segments import Cursor, Segment, after, end_of, first_rows, packed, up_to
 from holdfast.pipeline.lake.tables import DEAD_LETTERS
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
@@ -207,11 +207,11 @@ class Build:
     def _sorted(self, batch: list[Segment], with_dead_letters: bool) -> list[TaskResult]:
         """Write the batch's shuffle files (shuffle.py). Returns them, with what else the tasks found."""
         names = {segment.path.name for segment in batch}
-        files = [file for file in self._lake.events.files() if Path(file.path).name in names]
-        if len(files) != len(names):
-            problem = f"{len(names) - len(files)} segments of it are missing"
-            raise TablesDamaged(path=self._lake.events.root, problem=problem)
         root = self._lake.events.root.resolve()
+        paths = {Path(file.path).name: str(root / file.path) for file in self._lake.events.files()}
+        lacking = len(names - paths.keys())
+        if lacking:
+            raise TablesDamaged(path=self._lake.events.root, problem=f"{lacking} segments of it are missing")
         common: Task = {
             "place": str(self._scratch_dir),
             "with_dead_letters": with_dead_letters,
@@ -219,8 +219,11 @@ class Build:
         }
         return self._tasks(
             "sorting segments",
-            fold_task.sort_segment,
-            [{**common, "segment": str(root / file.path)} for file in files],
+            fold_task.sort_segments,
+            [
+                {**common, "segments": [paths[segment.path.name] for segment in pack]}
+                for pack in packed(batch, PACK_ROWS)
+            ],
         )
 
     def _groups(self, changes: list[dict[str, Any]], since: Cursor) -> pa.Table:

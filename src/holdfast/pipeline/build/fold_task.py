@@ -1,4 +1,4 @@
-"""The build's tasks: sort a segment into a shuffle file, and fold a range of message ids.
+"""The build's tasks: sort a pack of segments into a shuffle file, and fold a range of message ids.
 
 This module is pickled by value and sent to the executors. Paths are text, results are plain values.
 """
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from holdfast.pipeline.build.facts import facts
 from holdfast.pipeline.build.fold import NARROW, SCHEMA, Ints, coded, fold
 from holdfast.pipeline.build.recipients import CHANGES, received
-from holdfast.pipeline.build.shuffle import new_file, read_segment, read_shuffle_files, write_shuffle_file
+from holdfast.pipeline.build.shuffle import joined, new_file, read_segment, read_shuffle_files, write_shuffle_file
 from holdfast.pipeline.lake.arrow import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import MESSAGES
 
@@ -45,29 +45,33 @@ _REPEATED = [
 # --- sorting --------------------------------------------------------------------------------------------------------
 
 
-def sort_segment(task: dict[str, Any]) -> dict[str, Any]:
-    """Sort `segment` into a shuffle file in `place`. Returns also its events of groups; the seconds in which its
-    messages were enqueued, if it has later events of them; and, `with_dead_letters`, a file with its deaths and dead
-    letters."""
-    table = read_segment(task["segment"], NARROW, CODED)
-    changes = _group_changes(task["segment"], table)
-    numbers = np.flatnonzero(table["message_id"].to_numpy())  # events of groups have no message
-    if changes:
-        table = table.take(pa.array(numbers)).combine_chunks()
-    if not table.num_rows:
-        nothing: dict[str, Any] = {"shuffle_file": None, "sample": [], "seconds": [], "dead_letters": None}
-        return {**nothing, "returned": [], "groups": changes}
-    event = table["event"].combine_chunks()
-    begun = pc.equal(event, "enqueued")
-    moved = table["message_id"].filter(pc.invert(begun)).to_numpy()
-    result = write_shuffle_file(table, task["place"])
-    result["groups"] = changes
-    result["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
-    result["dead_letters"], result["returned"] = None, []
-    if task["with_dead_letters"]:
-        dead_letters = _dead_letter_rows(task["segment"], table, begun, numbers)
-        result["dead_letters"] = _write(task["place"], "dead-letters", dead_letters)
-        result["returned"] = _returned(dead_letters, task["undone"])
+def sort_segments(task: dict[str, Any]) -> dict[str, Any]:
+    """Sort `segments`, which follow each other, into a shuffle file in `place`. Returns also their events of groups;
+    the seconds in which their messages were enqueued, if they have later events of them; and, `with_dead_letters`, a
+    file with their deaths and dead letters."""
+    tables: list[pa.Table] = []
+    dead_letters: list[pa.Table] = []
+    result: dict[str, Any] = {"groups": [], "shuffle_file": None, "sample": [], "seconds": []}
+    for segment in task["segments"]:
+        table = read_segment(segment, NARROW, CODED)
+        changes = _group_changes(segment, table)
+        numbers = np.flatnonzero(table["message_id"].to_numpy())  # events of groups have no message
+        if changes:
+            result["groups"] += changes
+            table = table.take(pa.array(numbers)).combine_chunks()
+        if table.num_rows:
+            tables.append(table)
+            if task["with_dead_letters"]:
+                dead_letters.append(_dead_letter_rows(segment, table, numbers))
+    if tables:
+        table = joined(tables)
+        result |= write_shuffle_file(table, task["place"])
+        moved = table["message_id"].filter(pc.not_equal(table["event"].combine_chunks(), "enqueued")).to_numpy()
+        result["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
+    rows = pa.concat_tables([EVENTS_SCHEMA.empty_table(), *dead_letters])
+    result["dead_letters"], result["returned"] = _write(task["place"], "dead-letters", rows), []
+    if rows.num_rows:
+        result["returned"] = _returned(rows, task["undone"])
     return result
 
 
@@ -87,8 +91,9 @@ def _plain(value: Any) -> Any:
     return (value - EPOCH) // timedelta(microseconds=1) if isinstance(value, datetime) else value
 
 
-def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array, numbers: Ints) -> pa.Table:
+def _dead_letter_rows(segment: str, table: pa.Table, numbers: Ints) -> pa.Table:
     """Deaths, and messages that name a source, with payload and properties. `numbers`: of the rows in the segment."""
+    begun = pc.equal(table["event"].combine_chunks(), "enqueued")
     wanted = pc.equal(table["event"].combine_chunks(), "dead")
     if "protocol" in table.column_names:
         undone = pc.fill_null(pc.equal(table["protocol"].combine_chunks(), "undo"), False)

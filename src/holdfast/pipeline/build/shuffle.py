@@ -1,10 +1,10 @@
 """A columnar shuffle of events by message: segments are sorted into shuffle files, and each task reads a range of ids.
 
 A segment has its events in the order in which they happened, and a message may be in any number of segments. So a task
-for each segment writes the columns that are needed to a shuffle file, sorted by message id. A sample of all ids gives
-ranges with about the same number of events each; a task for each range maps the shuffle files into memory and takes its
-range of each. It needs a fifth of the CPU of Spark's shuffle by rows; and since ids grow with time, the result is
-ordered by time.
+for each pack of consecutive segments writes the columns that are needed to a shuffle file, sorted by message id: many
+small segments make few files. A sample of all ids gives ranges with about the same number of events each; a task for
+each range maps the shuffle files into memory and takes its range of each. It needs half of the CPU of Spark's shuffle
+by rows; and since ids grow with time, the result is ordered by time.
 
 Reads and writes only the files it is given, and imports nothing of Holdfast: it is pickled by value and sent to the
 executors.
@@ -25,6 +25,9 @@ SAMPLE_STEP = 512
 
 RANGE_ROWS = 250_000
 """Events of a range: some tens of MB in the memory of its task, and half a second of work."""
+
+PACK_ROWS = 250_000
+"""Events of a pack: what one task reads and sorts. A segment of this size is a pack of its own."""
 
 Ints = np.ndarray[Any, Any]
 Range = tuple[int | None, int | None]
@@ -48,6 +51,13 @@ def read_segment(path: str, columns: list[str], coded: list[str]) -> pa.Table:
     return pa.table(found)
 
 
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Rows of several segments, in their order; columns that some do not have are null there."""
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
+
+
 def write_shuffle_file(table: pa.Table, directory: str) -> dict[str, Any]:
     """Write a shuffle file. Returns its path and a sample of its ids."""
     ids = table["message_id"].to_numpy()
@@ -57,6 +67,15 @@ def write_shuffle_file(table: pa.Table, directory: str) -> dict[str, Any]:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, shuffle_file.schema) as writer:
         writer.write_table(shuffle_file)
     return {"shuffle_file": str(path), "sample": ids[order][::SAMPLE_STEP].tolist()}
+
+
+def sample_of(path: str) -> list[int]:
+    """A sample of the ids of a shuffle file that was written earlier."""
+    batches = pa.ipc.open_file(pa.memory_map(path))
+    found: list[int] = []
+    for number in range(batches.num_record_batches):
+        found += batches.get_batch(number).column("message_id").to_numpy()[::SAMPLE_STEP].tolist()
+    return found
 
 
 def read_shuffle_files(paths: list[str], low: int | None, high: int | None) -> pa.Table:

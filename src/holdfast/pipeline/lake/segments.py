@@ -79,6 +79,19 @@ def first_rows(segments: list[Segment], rows: int) -> list[Segment]:
     return taken
 
 
+def packed(segments: list[Segment], rows: int) -> list[list[Segment]]:
+    """Consecutive segments in packs of about `rows` rows: what one task reads. A segment is never divided."""
+    packs: list[list[Segment]] = []
+    total = 0
+    for segment in segments:
+        if not packs or total + segment.rows > rows:
+            packs.append([])
+            total = 0
+        packs[-1].append(segment)
+        total += segment.rows
+    return packs
+
+
 def end_of(segments: list[Segment], cursor: Cursor) -> Cursor:
     """The cursor after `segments`, for a table that was at `cursor`."""
     moved = dict(cursor)
