@@ -22,9 +22,11 @@ from holdfast.core.commands import Draft, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import LAST, Table, message_key, ready_key
 from holdfast.engine.groups import add_group
+from holdfast.errors import InvalidArgument
 from holdfast.journal.manifest import NO_ENTRY, SegmentEntry, parse, seal
 from holdfast.journal.segment import digest
 from holdfast.journal.verify import verify
+from holdfast.pipeline.jobs.checkpoint import read_key
 from holdfast.pipeline.jobs.reconcile import Proof, read_snapshot, reconcile
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
@@ -229,6 +231,110 @@ def test_entries_that_were_cut_off_are_missed(spark: SparkSession, honest: Traff
     proof = prove(spark, lake)
     assert any(f"it has {known - 1} entries, the store knows of {known}" in line for line in proof.chain)
     assert any(("gap: lsn 1 to" if end == "first" else "has removed rows") in line for line in proof.chain)
+
+
+def test_a_proof_in_steps_and_one_that_continues_say_what_a_whole_one_says(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever is open between two steps: messages that wait, are leased, come to a late group, belong to no group."""
+    traffic = Traffic(tmp_path / "server", 11)
+    key, lake = bytes(32), Lake(traffic.lake)
+    for number in range(3):
+        traffic.go(60)
+        traffic.export(rows=100)
+        traffic.go(6)
+        at = tmp_path / f"snapshot-{number}"
+        take(traffic.engine, NODE, traffic.now, at)
+        whole = reconcile(lake, spark, Stages(), at)
+        assert (whole.chain, whole.broken) == ([], [])
+        if not number:
+            stepped = reconcile(lake, spark, Stages(), at, step_rows=150)
+            assert stepped == whole
+        continued = reconcile(lake, spark, Stages(), at, key=key)
+        assert bool(continued.continued_from) is bool(number)
+        assert replace(continued, continued_from={}, sealed=False) == whole
+        assert continued.sealed
+
+
+def test_what_is_sealed_is_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "server", 13)
+    traffic.go(60)
+    traffic.export(rows=100)
+    lake, key, at = traffic.lake, b"k" * 32, tmp_path / "at"
+    take(traffic.engine, NODE, traffic.now, at)
+    assert reconcile(Lake(lake), spark, Stages(), at, key=key).sealed
+    segments = sorted(lake.rglob("00*.parquet"))
+    for segment in segments:
+        segment.write_bytes(b"")
+    again = reconcile(Lake(lake), spark, Stages(), at, key=key)
+    assert again.good
+    assert again.continued_from == again.last_lsn
+    full = reconcile(Lake(lake), spark, Stages(), at, key=key, full=True)
+    assert len([line for line in full.chain if "changed" in line]) == len(segments)
+    assert not full.sealed
+    # A manifest that is written anew before the checkpoint does not have its head.
+    manifest = next(lake.rglob("_manifest*"))
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b'"rows"', b' "rows"')]))
+    assert [line for line in reconcile(Lake(lake), spark, Stages(), key=key).chain if "checkpoint remembers" in line]
+
+
+def test_a_delivery_that_ended_before_the_checkpoint_and_is_live_again_is_named(
+    spark: SparkSession, honest: Traffic, tmp_path: Path
+) -> None:
+    lake, key = copy_of(honest, tmp_path), b"k" * 32
+    assert reconcile(Lake(lake), spark, Stages(), lake / "snapshot", key=key).sealed
+    segment = pq.read_table(min(lake.rglob("00*.parquet")))
+    over = next(row for row in segment.to_pylist() if (row["event"], row["queue"]) == ("acked", "tasks"))
+    live = pq.read_table(lake / "snapshot" / "live.parquet")
+    names = ("namespace", "queue", "partition", "group", "message_id")
+    undead = {**{name: over[name] for name in names}, "state": "waiting", "attempt": 1}
+    pq.write_table(
+        pa.concat_tables([live, pa.Table.from_pylist([undead], live.schema)]), lake / "snapshot" / "live.parquet"
+    )
+    for full in (False, True):
+        (broken,) = reconcile(Lake(lake), spark, Stages(), lake / "snapshot", key=key, full=full).broken
+        assert (broken.problem, broken.message_id) == ("live after its end", over["message_id"])
+        assert broken.detail == f"ended at lsn {over['lsn']}, yet live in the broker"
+
+
+def test_a_message_that_breaks_the_proof_in_one_step_is_named_once(
+    spark: SparkSession, honest: Traffic, tmp_path: Path
+) -> None:
+    lake = copy_of(honest, tmp_path)
+    min(lake.rglob("00*.parquet")).unlink()
+    proof = reconcile(Lake(lake), spark, Stages(), lake / "snapshot", step_rows=150)
+    named = [(broken.problem, broken.message_id, broken.group) for broken in proof.broken]
+    assert named
+    assert len(set(named)) == len(named) == proof.broken_total
+
+
+def test_a_checkpoint_counts_only_as_it_was_signed(spark: SparkSession, honest: Traffic, tmp_path: Path) -> None:
+    lake, key = copy_of(honest, tmp_path), b"k" * 32
+    reconcile(Lake(lake), spark, Stages(), key=key)
+    path = lake / "proof" / "checkpoint.json"
+    with pytest.raises(InvalidArgument, match="not signed with this key"):
+        reconcile(Lake(lake), spark, Stages(), key=b"another key that nobody has used")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"segments":', b'"segments":1'))
+    with pytest.raises(InvalidArgument, match="not signed with this key"):
+        reconcile(Lake(lake), spark, Stages(), key=key)
+    path.write_bytes(data)
+    next((lake / "proof").glob("open-*")).write_bytes(b"")
+    with pytest.raises(InvalidArgument, match="missing or was changed"):
+        reconcile(Lake(lake), spark, Stages(), key=key)
+    assert reconcile(Lake(lake), spark, Stages(), key=key, full=True).sealed
+    assert reconcile(Lake(lake), spark, Stages(), key=key).continued_from
+
+
+def test_a_key_is_made_once_and_never_in_the_lake(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    key = read_key(tmp_path / "keys" / "proof.key", lake)
+    assert read_key(tmp_path / "keys" / "proof.key", lake) == key
+    assert (tmp_path / "keys" / "proof.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InvalidArgument, match="inside the lake"):
+        read_key(lake / "proof.key", lake)
+    (tmp_path / "short").write_text("abcd")
+    with pytest.raises(InvalidArgument, match="holds no key"):
+        read_key(tmp_path / "short", lake)
 
 
 @pytest.mark.usefixtures("spark")

@@ -181,6 +181,13 @@ def _snapshot(data_dir: Path, node_id: int, directory: Path) -> Any:
 @click.option(
     "--node-id", type=click.IntRange(0, 1023), default=0, show_default=True, help="The server's node.node_id."
 )
+@click.option(
+    "--checkpoint-key",
+    "key_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Seal what is proved with the key in this file, and continue from what it sealed. Made if it is not there.",
+)
+@click.option("--full", is_flag=True, help="Prove everything again, from the first segment.")
 @spark_options
 @output_format
 @click.pass_context
@@ -191,6 +198,8 @@ def reconcile(
     data_dir: Path | None,
     live: bool,
     node_id: int,
+    key_file: Path | None,
+    full: bool,
     output: str,
     **job_options: Any,
 ) -> None:
@@ -200,13 +209,18 @@ def reconcile(
     compares open deliveries with those that are live in the broker at one lsn, if there is one to compare with: a
     running server (--live, --url), a stopped one (--data-dir), or a snapshot of one (--snapshot). Exit code 0 if the
     proof holds, 1 if not.
+
+    With --checkpoint-key a proof that holds is sealed in LAKE/proof, and the next one reads only the segments since.
+    Keep the key where those who can write to the lake cannot read it.
     """
     live = live or context.find_root().get_parameter_source("url") is ParameterSource.COMMANDLINE
     if sum((snapshot_dir is not None, data_dir is not None, live)) > 1:
         raise click.UsageError("Choose one of --live (or --url), --data-dir and --snapshot.")
     with tempfile.TemporaryDirectory(prefix="holdfast-") as temporary, running("reconcile", job_options) as job:
         from holdfast.pipeline.jobs import reconcile  # noqa: PLC0415
+        from holdfast.pipeline.jobs.checkpoint import read_key  # noqa: PLC0415
 
+        key = read_key(key_file, job.lake.path) if key_file is not None else None
         if data_dir is not None:
             snapshot_dir = Path(temporary)
             with job.stages.stage("take a snapshot"):
@@ -224,7 +238,7 @@ def reconcile(
                     login=connection.login(),
                     tls=connection.tls(),
                 )
-        proof = reconcile.reconcile(job.lake, job.spark, job.stages, snapshot_dir)
+        proof = reconcile.reconcile(job.lake, job.spark, job.stages, snapshot_dir, key=key, full=full)
     if output == "table":
         _show_proof(proof)
     else:
@@ -268,6 +282,8 @@ def _show_proof(proof: Proof) -> None:
     if proof.broken_total > len(proof.broken):
         click.echo(f"broken: {proof.broken_total - len(proof.broken):,} more messages")
     what = f"{plural(proof.events, 'event')} in {plural(proof.segments, 'segment')}"
+    for node, lsn in proof.continued_from.items():
+        what += f", up to lsn {lsn:,} of node {node} proved earlier"
     if proof.good:
         against = (
             "and the broker agrees" if proof.against_broker else "not compared with the broker (--live, --data-dir)"

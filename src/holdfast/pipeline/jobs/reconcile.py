@@ -8,6 +8,11 @@ Three things together are the proof:
     balance    each enqueued message ended in each group that it was for, or is live
     broker     the deliveries that are open in the journal are live in the broker at the same lsn, and no others are
 
+Segments are proved in steps of STEP_ROWS events, so that no step grows with the journal: the events of messages that
+are open after a step are carried into the next, all others only as sums. With a key, what is proved after each step is
+sealed (checkpoint.py), and the next proof continues from there: it reads neither the segments before nor their hashes,
+but the manifest's chain from its first line.
+
 Without a snapshot of the broker the third part is omitted, and what the store remembers is not compared: the result
 says so.
 
@@ -25,12 +30,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidArgument
@@ -39,12 +46,13 @@ from holdfast.journal.snapshot import Snapshot
 from holdfast.journal.verify import verify
 from holdfast.pipeline.build import fold, recipients, shuffle
 from holdfast.pipeline.build.recipients import with_changes
-from holdfast.pipeline.build.shuffle import id_ranges
+from holdfast.pipeline.build.shuffle import PACK_ROWS, id_ranges, sample_of
 from holdfast.pipeline.jobs import reconcile_task
+from holdfast.pipeline.jobs.checkpoint import Checkpoint, CheckpointFile, Position
 from holdfast.pipeline.lake import arrow, tables
 from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.segments import Segment
+from holdfast.pipeline.lake.segments import Segment, after, packed
 from holdfast.pipeline.lake.tables import ENDS
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
@@ -55,6 +63,12 @@ LEFT_SECONDS = 24 * 3600
 """Scratch files of this age are removed: they were left by a reconcile that was killed."""
 
 LAST_LSN = (1 << 63) - 1
+LOOK_BACK = 256
+"""Segments that one task reads for the ends of named messages."""
+
+STEP_ROWS = 16_000_000
+"""Events of a step: about 64 tasks."""
+
 _Place = tuple[str, str, str | None]
 """Namespace, queue, group."""
 
@@ -106,6 +120,10 @@ class Proof(msgspec.Struct, kw_only=True):
     broken: list[Broken] = []
     broken_total: int = 0
     against_broker: bool = False
+    continued_from: dict[int, int] = {}
+    """By node, the lsn of the checkpoint: what is before it was proved earlier."""
+    sealed: bool = False
+    """Whether the next proof can continue after this one's segments."""
 
 
 def read_snapshot(directory: Path) -> Snapshot:
@@ -116,11 +134,31 @@ def read_snapshot(directory: Path) -> Snapshot:
         raise InvalidArgument(field="--snapshot", problem=f"{directory} holds no snapshot: {error}") from error
 
 
-def reconcile(lake: Lake, spark: SparkSession, stages: Stages, snapshot_dir: Path | None = None) -> Proof:
-    """See the module."""
+def reconcile(
+    lake: Lake,
+    spark: SparkSession,
+    stages: Stages,
+    snapshot_dir: Path | None = None,
+    *,
+    key: bytes | None = None,
+    full: bool = False,
+    step_rows: int = STEP_ROWS,
+) -> Proof:
+    """See the module. With `full`, from the first segment also if there is a checkpoint."""
     snapshot = read_snapshot(snapshot_dir) if snapshot_dir is not None else None
+    checkpoints = CheckpointFile(lake.path, key) if key is not None else None
+    since = checkpoints.read() if checkpoints is not None and not full else None
+    if since is not None and snapshot is not None and _is_older(snapshot, since):
+        since, checkpoints = None, None  # of a moment before the checkpoint: it needs what was summed up since
     with _scratch_dir(lake) as scratch_dir:
-        return _Reconciliation(lake, spark, stages, snapshot, snapshot_dir, scratch_dir).prove()
+        work = _Reconciliation(lake, spark, stages, scratch_dir, step_rows)
+        work.compare_with(snapshot, snapshot_dir)
+        return work.prove(checkpoints, since)
+
+
+def _is_older(snapshot: Snapshot, checkpoint: Checkpoint) -> bool:
+    position = checkpoint.positions.get(snapshot.node)
+    return position is not None and snapshot.last_lsn < position.last_lsn
 
 
 @contextmanager
@@ -135,60 +173,103 @@ def _scratch_dir(lake: Lake) -> Iterator[str]:
 
 
 class _Reconciliation:
-    def __init__(
-        self,
-        lake: Lake,
-        spark: SparkSession,
-        stages: Stages,
-        snapshot: Snapshot | None,
-        snapshot_dir: Path | None,
-        scratch_dir: str,
-    ) -> None:
+    def __init__(self, lake: Lake, spark: SparkSession, stages: Stages, scratch_dir: str, step_rows: int) -> None:
         self._lake = lake
         self._spark = spark
         self._stages = stages
-        self._snapshot = snapshot
-        self._snapshot_dir = snapshot_dir
+        self._step_rows = step_rows
+        self._snapshot: Snapshot | None = None
+        self._snapshot_dir: Path | None = None
         self._scratch_dir = str(Path(scratch_dir).resolve())
         self._roster: list[dict[str, Any]] = []
-        self._proof = Proof(chain=[], against_broker=snapshot is not None)
+        self._totals: dict[_Place, list[int]] = {}  # of messages that were no longer open after a step
+        self._bad: dict[_Place, int] = {}
+        self._carried: list[TaskResult] = []  # shuffle files with the events of open messages
+        self._flagged: list[str] = []  # files of messages that are named already
+        self._proved: dict[int, tuple[int, int]] = {}  # by node, entries of the manifest and the last lsn
+        self._cut: list[Segment] = []  # a segment that the snapshot is in the middle of
+        self._proof = Proof(chain=[])
 
-    def prove(self) -> Proof:
+    def compare_with(self, snapshot: Snapshot | None, directory: Path | None) -> None:
+        self._snapshot, self._snapshot_dir = snapshot, directory
+        self._proof.against_broker = snapshot is not None
+
+    def prove(self, checkpoints: CheckpointFile | None, since: Checkpoint | None) -> Proof:
         proof, stages = self._proof, self._stages
-        with stages.stage("check segments and manifests"):
+        if checkpoints is not None and since is not None:
+            self._continue(checkpoints, since)
+        with stages.stage("check manifests"):
             segments = self._chain()
-        with stages.stage("sort events by message"):
-            shuffle_files = self._sorted(segments)
-            live = self._sorted_live()
+        for step in packed(segments, self._step_rows):
+            self._step(step)
+            if checkpoints is not None and not proof.chain and not proof.broken_total:
+                with stages.stage("seal"):
+                    self._seal(checkpoints)
         stages.count_read("segments", proof.segments)
         stages.count_read("events", proof.events)
-        with stages.stage("follow every message"):
-            found = self._checked(shuffle_files, live)
-        proof.broken_total = sum(count for one in found for *_, count in one["counts"])
-        named = sorted((row for one in found for row in one["broken"]), key=lambda row: int(row[4]))
-        proof.broken = [Broken(*row) for row in named[:NAMED_MAX]]
-        proof.balances = self._balances(found)
+        self._end()
         proof.good = not proof.chain and not proof.broken_total
         return proof
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _continue(self, checkpoints: CheckpointFile, since: Checkpoint) -> None:
+        proof = self._proof
+        self._proved = {node: (position.entries, position.last_lsn) for node, position in since.positions.items()}
+        self._totals = {(namespace, queue, group): totals for namespace, queue, group, totals in since.totals}
+        self._roster = since.groups
+        self._carried = [{"shuffle_file": path, "sample": sample_of(path)} for path in checkpoints.open_files(since)]
+        proof.segments, proof.events = since.segments, since.events
+        proof.last_lsn = {node: position.last_lsn for node, position in since.positions.items()}
+        proof.continued_from = dict(proof.last_lsn)
+        for node, position in since.positions.items():
+            path = manifest_path(self._lake.path / "journal", node)
+            proof.chain += _differing(path, position.entries, position.head, "the checkpoint")
+
+    def _seal(self, checkpoints: CheckpointFile) -> None:
+        proof = self._proof
+        checkpoints.write(
+            Checkpoint(
+                proved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                positions={node: self._position(node) for node in self._proved},
+                segments=proof.segments,
+                events=proof.events,
+                totals=[(*place, totals) for place, totals in self._totals.items()],
+                groups=self._roster,
+                open=checkpoints.store_open([one["shuffle_file"] for one in self._carried]),
+            )
+        )
+        proof.sealed = True
+
+    def _position(self, node: int) -> Position:
+        entries, last_lsn = self._proved[node]
+        lines = manifest_path(self._lake.path / "journal", node).read_bytes().split(b"\n", entries)
+        return Position(entries, seal(lines[entries - 1]), last_lsn)
 
     # --- chain ------------------------------------------------------------------------------------------------------
 
     def _chain(self) -> list[Segment]:
-        """Check files and manifests. Returns the segments that exist, each once."""
+        """Check the manifests. Returns the segments that are to be proved and exist, each once, in their order."""
         proof, snapshot = self._proof, self._snapshot
         segments = self._lake.segments()  # before the files are checked: the exporter continues meanwhile
-        proof.chain = [str(problem) for problem in verify(self._lake.path)]
+        journal = self._lake.path / "journal"
+        proved = {manifest_path(journal, node).name: entries for node, (entries, _) in self._proved.items()}
+        proof.chain += [str(problem) for problem in verify(self._lake.path, hashes=False, proved=proved)]
         found: dict[Path, Segment] = {}
-        for node, chain in segments.items():
-            for segment in chain:
-                if snapshot is not None and node == snapshot.node and segment.entry.first_lsn > snapshot.last_lsn:
-                    continue  # it is later than the snapshot
-                proof.last_lsn[node] = max(proof.last_lsn.get(node, 0), segment.entry.last_lsn)
-                if segment.path.is_file():
-                    found[segment.path] = segment
+        for segment in after(segments, proof.last_lsn):
+            limit = snapshot.last_lsn if snapshot is not None and segment.node == snapshot.node else LAST_LSN
+            if segment.entry.first_lsn > limit:
+                continue  # it is later than the snapshot
+            if segment.path.is_file() and segment.entry.last_lsn > limit:
+                self._cut = [segment]
+            elif segment.path.is_file():
+                found[segment.path] = segment
+            proof.last_lsn[segment.node] = max(proof.last_lsn.get(segment.node, 0), segment.entry.last_lsn)
         if snapshot is not None:
             ends = proof.last_lsn.get(snapshot.node, 0)
-            proof.chain += _differing_end(manifest_path(self._lake.path / "journal", snapshot.node), snapshot)
+            path = manifest_path(journal, snapshot.node)
+            if snapshot.chain_length:  # else nothing was exported, or nothing since stores remember it
+                proof.chain += _differing(path, snapshot.chain_length, snapshot.chain_hash, "the store")
             if ends < snapshot.exported_lsn:
                 removed = snapshot.exported_lsn
                 proof.chain.append(
@@ -196,61 +277,91 @@ class _Reconciliation:
                 )
         return list(found.values())
 
-    # --- tasks ------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _sorted(self, segments: list[Segment]) -> list[TaskResult]:
-        """Shuffle files of all segments, and of the journal's rows that were in the broker's store at the snapshot.
+    def _step(self, segments: list[Segment]) -> None:
+        proof, stages = self._proof, self._stages
+        with stages.stage("sort events by message"):
+            shuffle_files = self._sorted(segments)
+        with stages.stage("follow every message"):
+            found = self._checked(shuffle_files, last=False)
+        self._add(found)
+        add_up(self._totals, found)
+        self._carried = [one["open"] for one in found if one["open"] is not None]
+        self._flagged += [one["flagged"] for one in found if one["flagged"] is not None]
+        proof.segments += len(segments)
+        proof.events += sum(one["rows"] for one in shuffle_files)
+        for segment in segments:
+            entries, _ = self._proved.get(segment.node, (0, 0))
+            self._proved[segment.node] = entries + 1, segment.entry.last_lsn
+
+    def _end(self) -> None:
+        """What is open after the last segment against the broker, with the rows of the journal that were in its store.
         Rows that were exported since are read from the lake."""
         proof, snapshot = self._proof, self._snapshot
-        upto = {snapshot.node: snapshot.last_lsn} if snapshot is not None else {}
+        tails: list[TaskResult] = []
+        live: TaskResult = {"shuffle_file": None, "sample": []}
+        with self._stages.stage("compare with the broker"):
+            if snapshot is not None and self._cut:
+                tails += self._sorted(self._cut, snapshot.last_lsn)
+                proof.segments += 1
+                proof.events += tails[0]["rows"]
+            if snapshot is not None and self._snapshot_dir is not None:
+                directory = self._snapshot_dir.resolve()
+                since = max(proof.last_lsn.get(snapshot.node, 0), snapshot.exported_lsn)
+                tail = {"path": str(directory / "tail.parquet"), "name": "tail.parquet", "sha256": None}
+                task: Task = {"segments": [tail], "after": since, "upto": snapshot.last_lsn}
+                (rest,) = self._run("sorting the broker's events", reconcile_task.sort_events, [task])
+                self._check_tail(rest, task)
+                tails.append(rest)
+                proof.last_lsn[snapshot.node] = snapshot.last_lsn
+                task = {"live": str(directory / "live.parquet")}
+                live = self._run("sorting live deliveries", reconcile_task.sort_live, [task])[0]
+            found = self._checked(tails, live, last=True)
+            self._add(found)
+            proof.balances = self._balances(found)
+            self._look_back()
+
+    def _sorted(self, segments: list[Segment], upto: int = LAST_LSN) -> list[TaskResult]:
+        """Shuffle files of some segments."""
         tasks: list[Task] = [
-            {"segment": str(segment.path.resolve()), "after": 0, "upto": upto.get(segment.node, LAST_LSN)}
-            for segment in segments
+            {"segments": [_named(segment) for segment in pack], "after": 0, "upto": upto}
+            for pack in packed(segments, PACK_ROWS)
         ]
-        if snapshot is not None and self._snapshot_dir is not None:
-            tail = self._snapshot_dir.resolve() / "tail.parquet"
-            after = max(proof.last_lsn.get(snapshot.node, 0), snapshot.exported_lsn)
-            tasks.append({"segment": str(tail), "after": after, "upto": snapshot.last_lsn})
-            proof.last_lsn[snapshot.node] = snapshot.last_lsn
         found = self._run("sorting events", reconcile_task.sort_events, tasks)
-        for task, answer in zip(tasks, found, strict=True):
-            if answer["problem"] is not None:
-                proof.chain.append(f"{Path(task['segment']).name}: {answer['problem']}")
-        proof.segments = len(segments)
-        proof.events = sum(answer["rows"] for answer in found)
-        if snapshot is not None:
-            self._check_tail(found[-1]["rows"], tasks[-1])
-        return [answer for answer in found if answer["rows"]]
+        self._proof.chain += [problem for one in found for problem in one["problems"]]
+        return found
 
-    def _check_tail(self, rows: int, task: Task) -> None:
+    def _check_tail(self, tail: TaskResult, task: Task) -> None:
+        proof = self._proof
         wanted = max(task["upto"] - task["after"], 0)
-        if rows != wanted:
-            self._proof.chain.append(
-                f"the broker's journal has {rows} rows after lsn {task['after']} and up to {task['upto']}, not {wanted}"
-            )
+        proof.events += tail["rows"]
+        proof.chain += tail["problems"]
+        if tail["rows"] != wanted:
+            place = f"after lsn {task['after']} and up to {task['upto']}"
+            proof.chain.append(f"the broker's journal has {tail['rows']} rows {place}, not {wanted}")
 
-    def _sorted_live(self) -> TaskResult:
-        if self._snapshot_dir is None:
-            return {"shuffle_file": None, "sample": []}
-        live = str(self._snapshot_dir.resolve() / "live.parquet")
-        return self._run("sorting live deliveries", reconcile_task.sort_live, [{"live": live}])[0]
-
-    def _checked(self, shuffle_files: list[TaskResult], live: TaskResult) -> list[TaskResult]:
+    def _checked(
+        self, shuffle_files: list[TaskResult], live: TaskResult | None = None, *, last: bool
+    ) -> list[TaskResult]:
         snapshot = self._snapshot
         queues = snapshot.queues if snapshot is not None else []
-        self._roster = with_changes([], [change for one in shuffle_files for change in one["groups"]])
+        self._roster = with_changes(self._roster, [change for one in shuffle_files for change in one["groups"]])
         roster = Path(self._scratch_dir) / "groups.parquet"
         pq.write_table(pa.Table.from_pylist(self._roster, GROUPS_SCHEMA), roster)
+        files = [one for one in [*self._carried, *shuffle_files] if one["shuffle_file"]]
         common: Task = {
-            "shuffle_files": [one["shuffle_file"] for one in shuffle_files if one["shuffle_file"]],
+            "shuffle_files": [one["shuffle_file"] for one in files],
             "roster": str(roster),
-            "live": live["shuffle_file"],
-            "against": snapshot is not None,
+            "flagged": self._flagged,
+            "last": last,
+            "live": live["shuffle_file"] if live is not None else None,
+            "against": last and snapshot is not None,
             "groups": [[queue.namespace, queue.name, group] for queue in queues for group in queue.groups],
             "journalled": [[queue.namespace, queue.name] for queue in queues if queue.journalled],
             "named_max": NAMED_MAX,
         }
-        sample = [one for shuffle_file in [*shuffle_files, live] for one in shuffle_file["sample"]]
+        sample = [one for file in [*files, live or {"sample": []}] for one in file["sample"]]
         tasks = [{**common, "low": low, "high": high} for low, high in id_ranges(sample, parallelism(self._spark))]
         return self._run("following messages", reconcile_task.check_range, tasks)
 
@@ -259,24 +370,55 @@ class _Reconciliation:
         self._stages.explain(name, frame_of(self._spark, work, tasks))
         return run(self._spark, work, tasks)
 
+    # --- what breaks the proof --------------------------------------------------------------------------------------
+
+    def _add(self, found: list[TaskResult]) -> None:
+        """Name what a step has found, up to a limit."""
+        proof = self._proof
+        for one in found:
+            for *place, count in one["counts"]:
+                namespace, queue, group = place
+                key: _Place = (namespace, queue, group)
+                self._bad[key] = self._bad.get(key, 0) + count
+                proof.broken_total += count
+        named = [*proof.broken, *(Broken(*row) for one in found for row in one["broken"])]
+        proof.broken = sorted(named, key=lambda row: row.message_id)[:NAMED_MAX]
+
+    def _look_back(self) -> None:
+        """Deliveries that are live in the broker and not open in the journal: which of them did end, in a segment of an
+        earlier step?"""
+        proof = self._proof
+        unknown = {one.message_id for one in proof.broken if one.problem == reconcile_task.UNKNOWN}
+        if not unknown:
+            return
+        paths = [segment.path for chain in self._lake.segments().values() for segment in chain]
+        files = sorted({str(path.resolve()) for path in paths if path.is_file()})
+        task: Task = {"ids": sorted(unknown)}
+        tasks = [{**task, "segments": files[first : first + LOOK_BACK]} for first in range(0, len(files), LOOK_BACK)]
+        ended: dict[tuple[int, str | None], int] = {}
+        for one in self._run("looking for ends", reconcile_task.find_ends, tasks):
+            for message, group, lsn in one["ends"]:
+                ended[message, group] = max(ended.get((message, group), 0), lsn)
+        proof.broken = [
+            replace(one, problem="live after its end", detail=f"ended at lsn {lsn}, yet live in the broker")
+            if one.problem == reconcile_task.UNKNOWN and (lsn := ended.get((one.message_id, one.group)))
+            else one
+            for one in proof.broken
+        ]
+
     # --- balance ----------------------------------------------------------------------------------------------------
 
     def _balances(self, found: list[TaskResult]) -> list[Balance]:
         """Each queue and group: what was enqueued and what became of it."""
-        rows: dict[_Place, list[int]] = {}
+        rows = {place: list(totals) for place, totals in self._totals.items()}
+        add_up(rows, found)
         lively: dict[_Place, int] = {}
-        bad: dict[_Place, int] = {}
         for one in found:
-            for namespace, queue, group, *totals in one["balances"]:
-                place = (namespace, queue, group)
-                key: _Place = place
-                rows[key] = [sum(pair) for pair in zip(rows.get(key, [0] * len(totals)), totals, strict=True)]
-            for counts, into in ((one["live"], lively), (one["counts"], bad)):
-                for *place, count in counts:
-                    key = tuple(place)
-                    into[key] = into.get(key, 0) + count
+            for namespace, queue, group, count in one["live"]:
+                lively[namespace, queue, group] = lively.get((namespace, queue, group), 0) + count
         keys = sorted({*rows, *lively}, key=lambda key: tuple(part or "" for part in key))
         stored = {key[:2]: totals[0] for key, totals in rows.items() if key[2] is None}
+        bad = self._bad
         return [
             self._balance(key, rows.get(key, [0] * 8), stored.get(key[:2], 0), lively.get(key, 0), bad.get(key, 0))
             for key in keys
@@ -316,14 +458,25 @@ class _Reconciliation:
         )
 
 
-def _differing_end(path: Path, snapshot: Snapshot) -> list[str]:
-    """The manifest against what the store remembers of it: the number and the hash of its last line then."""
-    if not snapshot.chain_length:
-        return []  # nothing was exported, or nothing since stores remember it
+def add_up(totals: dict[_Place, list[int]], found: list[TaskResult]) -> None:
+    """Add the balances that tasks have found."""
+    for one in found:
+        for namespace, queue, group, *counts in one["balances"]:
+            key: _Place = (namespace, queue, group)
+            totals[key] = [sum(pair) for pair in zip(totals.get(key, [0] * len(counts)), counts, strict=True)]
+
+
+def _named(segment: Segment) -> dict[str, str]:
+    """A segment as a task reads it."""
+    return {"path": str(segment.path.resolve()), "name": segment.entry.segment, "sha256": segment.entry.sha256}
+
+
+def _differing(path: Path, entries: int, head: str, by: str) -> list[str]:
+    """The manifest against what is remembered of it: the hash of the last of so many entries."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    if len(lines) < snapshot.chain_length:
-        return [f"{path.name}: chain: it has {len(lines)} entries, the store knows of {snapshot.chain_length}"]
-    if seal(lines[snapshot.chain_length - 1]) != snapshot.chain_hash:
-        problem = "is not the one that the store remembers: the history before it was written anew"
-        return [f"{path.name}:{snapshot.chain_length}: chain: this entry {problem}"]
+    if len(lines) < entries:
+        return [f"{path.name}: chain: it has {len(lines)} entries, {by} knows of {entries}"]
+    if seal(lines[entries - 1]) != head:
+        problem = f"is not the one that {by} remembers: the history before it was written anew"
+        return [f"{path.name}:{entries}: chain: this entry {problem}"]
     return []

@@ -1,4 +1,4 @@
-"""The tasks of `reconcile`: sort a segment by message, and check a range of message ids.
+"""The tasks of `reconcile`: sort segments by message, and check a range of message ids.
 
 In columnar form, like those of the build (fold.py): rows are sorted by message, place and group, where a place is a
 partition of a queue, and facts are computed for all of them together. This module is pickled by value and sent to the
@@ -7,6 +7,8 @@ executors.
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.pipeline.build.fold import NOTHING, Ints, coded, codes_of, numbers_of
-from holdfast.pipeline.build.recipients import CHANGES, received
-from holdfast.pipeline.build.shuffle import read_segment, read_shuffle_files, write_shuffle_file
+from holdfast.pipeline.build.recipients import CHANGES, NEVER, received
+from holdfast.pipeline.build.shuffle import joined, new_file, read_segment, read_shuffle_files, write_shuffle_file
 from holdfast.pipeline.lake.arrow import MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import ENDS, RECEIVED
 
@@ -25,29 +27,46 @@ CODED = ["namespace", "queue", "group", "event"]
 LIVE = ["namespace", "queue", "partition", "group", "message_id", "state"]
 LIVE_CODED = ["namespace", "queue", "group", "state"]
 
+UNKNOWN = "not in the journal"
+"""A message that is live in the broker; or it has ended, and its events are of an earlier step."""
+
 _EVENTS = ("other", "enqueued", "leased", RECEIVED, *ENDS)
 _ENQUEUED, _LEASED, _RECEIVED, _FIRST_END = 1, 2, 3, 4
 
 
 def sort_events(task: dict[str, Any]) -> dict[str, Any]:
-    """Sort the rows of `segment` after the lsn `after` and up to `upto` into a shuffle file in `place`. Returns also
-    the events of groups. A segment that cannot be read is reported as a problem."""
-    try:
-        table = _missing(read_segment(task["segment"], COLUMNS, CODED), COLUMNS, CODED)
-    except (OSError, pa.ArrowException, KeyError) as error:
-        return {"problem": f"it cannot be read: {error}", "rows": 0}
-    lsn = table["lsn"].to_numpy()
-    inside = (lsn > task["after"]) & (lsn <= task["upto"])
-    if not inside.all():
-        table = table.filter(pa.array(inside))
-    rows = table.num_rows
-    about_groups = np.flatnonzero(table["message_id"].to_numpy() == 0)
+    """Sort the rows of `segments` after the lsn `after` and up to `upto` into a shuffle file in `place`. Returns also
+    the events of groups. A segment that is not as the manifest has it, or cannot be read, is reported as a problem."""
+    problems: list[str] = []
+    tables: list[pa.Table] = []
     groups: list[dict[str, Any]] = []
-    if len(about_groups):
-        groups = _group_changes(task["segment"], task["after"], task["upto"])
-        table = table.filter(pc.not_equal(table["message_id"], 0)).combine_chunks()
-    found = {"problem": None, "rows": rows, "groups": groups, "shuffle_file": None, "sample": []}
-    return {**found, **write_shuffle_file(table, task["place"])} if table.num_rows else found
+    rows = 0
+    for segment in task["segments"]:
+        path, name = segment["path"], segment["name"]
+        try:
+            if segment["sha256"] is not None and _digest(path) != segment["sha256"]:
+                problems.append(f"{name}: changed: it is not as it was written")
+            table = _missing(read_segment(path, COLUMNS, CODED), COLUMNS, CODED)
+        except (OSError, pa.ArrowException, KeyError) as error:
+            problems.append(f"{name}: it cannot be read: {error}")
+            continue
+        lsn = table["lsn"].to_numpy()
+        inside = (lsn > task["after"]) & (lsn <= task["upto"])
+        if not inside.all():
+            table = table.filter(pa.array(inside))
+        rows += table.num_rows
+        if (table["message_id"].to_numpy() == 0).any():
+            groups += _group_changes(path, task["after"], task["upto"])
+            table = table.filter(pc.not_equal(table["message_id"], 0)).combine_chunks()
+        if table.num_rows:
+            tables.append(table.select(COLUMNS))
+    found = {"problems": problems, "rows": rows, "groups": groups, "shuffle_file": None, "sample": []}
+    return {**found, **write_shuffle_file(joined(tables), task["place"])} if tables else found
+
+
+def _digest(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _group_changes(segment: str, after: int, upto: int) -> list[dict[str, Any]]:
@@ -80,20 +99,56 @@ def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
 
 def check_range(task: dict[str, Any]) -> dict[str, Any]:
     """Check the messages with ids from `low` (inclusive) to `high`: what breaks the proof, and the balances of queues
-    and groups. `roster` is a file of all groups. With `live`, also against the broker: `groups` are those that exist,
-    `journalled` the queues that keep a journal."""
+    and groups. `roster` is a file of all groups, `flagged` are files of messages that an earlier step has named.
+
+    With `last`, against the broker if `against`: `groups` are those that exist, `journalled` the queues that keep a
+    journal. Otherwise more events follow: the balances are of messages that are no longer open, and `open` is a shuffle
+    file with the events of the others.
+    """
     check = _RangeCheck(task)
     broken = check.broken()
     rows = [row for part in broken for row in part]
     counted: dict[tuple[str, str, str | None], int] = {}
     for _, namespace, queue, group, *_ in rows:
         counted[namespace, queue, group] = counted.get((namespace, queue, group), 0) + 1
-    return {
+    found: dict[str, Any] = {
         "broken": sorted(rows, key=lambda row: int(row[4]))[: task["named_max"]],
         "counts": [[*place, count] for place, count in counted.items()],
-        "balances": check.balances(),
         "live": check.live_counts(),
     }
+    if task["last"]:
+        return {**found, "balances": check.balances(check.all_rows)}
+    named = np.unique(np.array([row[4] for row in rows], np.int64))
+    still_open = check.still_open(named)
+    closed = np.flatnonzero(~np.isin(check.ids, still_open))
+    return {
+        **found,
+        "balances": check.balances(closed),
+        "open": check.write_events(still_open, task["place"]),
+        "flagged": _write_ids(named, task["place"]),
+    }
+
+
+def find_ends(task: dict[str, Any]) -> dict[str, Any]:
+    """The ends of the messages `ids` in `segments`, as far as these can be read."""
+    ids = pa.array(task["ids"], pa.int64())
+    ends: list[list[Any]] = []
+    for path in task["segments"]:
+        try:
+            table = pq.read_table(path, columns=["message_id", "event", "group", "lsn"], use_threads=False)
+        except (OSError, pa.ArrowException, KeyError):
+            continue  # that was reported when it was to be proved
+        wanted = pc.and_(pc.is_in(table["message_id"], ids), pc.is_in(table["event"], pa.array(ENDS)))
+        ends += [list(row.values()) for row in table.filter(wanted).select(["message_id", "group", "lsn"]).to_pylist()]
+    return {"ends": ends}
+
+
+def _write_ids(ids: Ints, directory: str) -> str | None:
+    if not len(ids):
+        return None
+    path = new_file(directory, "flagged", ".parquet")
+    pq.write_table(pa.table({"message_id": ids}), path)
+    return str(path)
 
 
 Named = tuple[str, str, str, str | None, int, str]
@@ -105,8 +160,13 @@ class _RangeCheck:
         events = _missing(read_shuffle_files(task["shuffle_files"], low, high), COLUMNS, CODED)
         # A duplicate was not stored; the message that it repeats may be in another partition.
         event = coded(events["event"])
-        events = events.filter(pa.array(codes_of(event) != pc.index(event.dictionary, "duplicate").as_py()))
+        stored = codes_of(event) != pc.index(event.dictionary, "duplicate").as_py()
+        self._flagged = _flagged(task["flagged"])
+        if len(self._flagged):
+            stored &= ~np.isin(events["message_id"].to_numpy(), self._flagged)
+        self._journal = events = events.filter(pa.array(stored))
         roster = pq.read_table(task["roster"])
+        self._roster = roster
         events = _with_received(events, received(events, MESSAGES_SCHEMA.empty_table(), roster, {}))
         self._against = task["against"]
         live = read_shuffle_files([task["live"]] if task["live"] else [], low, high)
@@ -125,6 +185,7 @@ class _RangeCheck:
         self.ids, self.place, self.group = ids[starts], place[starts], group[starts]
         ended, begun = kind >= _FIRST_END, (kind == _LEASED) | (kind == _RECEIVED)
         self.enqueued = _sums(kind == _ENQUEUED, starts)
+        enqueued_lsn = _greatest(np.where(kind == _ENQUEUED, lsn, NOTHING), starts)
         self.ends = _sums(ended, starts)
         self.first_end = -_greatest(np.where(ended, -lsn, NOTHING), starts)
         # the lsn, and in the lowest bits the outcome
@@ -142,7 +203,49 @@ class _RangeCheck:
         self._known = np.unique(np.r_[self.ids, live["message_id"].to_numpy()])
         self._messages = np.flatnonzero(new[starts])  # the first of each message's rows
         self._sizes = np.diff(np.r_[self._messages, len(starts)])
+        self._enqueued_lsn = _greatest(enqueued_lsn, self._messages)
         self.grouped = self.group >= 0
+        self.all_rows = np.arange(len(starts))
+
+    # --- what is open -----------------------------------------------------------------------------------------------
+
+    def _for_nobody(self) -> Ints:
+        """Rows without a group of messages that no group has received, or none since the last one left."""
+        begins = np.where(self.grouped, self.last_begin, NOTHING)
+        received_at = np.repeat(np.maximum.reduceat(begins, self._messages), self._sizes)
+        found: Ints = ~self.grouped & (self.enqueued > 0) & self.open
+        found &= (received_at == NOTHING) | (self.left > received_at)
+        return found
+
+    def still_open(self, named: Ints) -> Ints:
+        """Messages that something may yet happen to. Those that were `named` are done with."""
+        if not len(self.ids):
+            return np.zeros(0, np.int64)
+        live = (self.grouped & self.open) | self._for_nobody()
+        gone = _sums(~self.grouped & (self.ends > 0), self._messages) > 0
+        wanted = (_sums(live, self._messages) > 0) | (~gone & (self._enqueued_lsn < self._groups_known_from()))
+        ids: Ints = self.ids[self._messages[wanted]]
+        return ids[~np.isin(ids, named)]
+
+    def _groups_known_from(self) -> Ints:
+        """For each message the lsn from which on the groups of its partition are known. Of older messages, a group that
+        had not touched them may still come."""
+        known: dict[tuple[str, str, int], int] = {}
+        for row in self._roster.to_pylist():
+            since = row["created_lsn"] if row["recorded"] and row["deleted_lsn"] is None else 0
+            place = (row["namespace"], row["queue"], row["partition"])
+            known[place] = max(known.get(place, 0), since)
+        places, inverse = np.unique(self.place[self._messages], return_inverse=True)
+        since_of = [
+            known.get((*self._names.queue_of(one), self._names.partition_of(one)), NEVER) for one in places.tolist()
+        ]
+        found: Ints = np.array(since_of, np.int64)[inverse]
+        return found
+
+    def write_events(self, ids: Ints, directory: str) -> dict[str, Any] | None:
+        """A shuffle file with the journal's events of these messages."""
+        events = self._journal.filter(pa.array(np.isin(self._journal["message_id"].to_numpy(), ids)))
+        return write_shuffle_file(events.select(COLUMNS).combine_chunks(), directory) if len(events) else None
 
     # --- what breaks the proof --------------------------------------------------------------------------------------
 
@@ -185,10 +288,7 @@ class _RangeCheck:
         live = self._live_pairs()
         live_ids = self._live["message_id"].to_numpy()[self._live_kept()]
         lost = np.flatnonzero(there & self.open & ~np.isin(pairs, live))
-        begins = np.where(self.grouped, self.last_begin, NOTHING)
-        received_at = np.repeat(np.maximum.reduceat(begins, self._messages), self._sizes)
-        for_nobody = (received_at == NOTHING) | (self.left > received_at)
-        alone = ~self.grouped & (self.enqueued > 0) & self.open & for_nobody & ~np.isin(self.ids, live_ids)
+        alone = self._for_nobody() & ~np.isin(self.ids, live_ids)
         over = np.flatnonzero(self.grouped & ~self.open)
         undead = over[np.isin(pairs[over], live)]
         return [
@@ -202,14 +302,14 @@ class _RangeCheck:
         """Live in the broker, and never in the journal."""
         kept = self._live_kept()
         ids = self._live["message_id"].to_numpy()
-        strange = kept[~np.isin(ids[kept], self.ids)]
+        strange = kept[~np.isin(ids[kept], np.r_[self.ids, self._flagged])]
         states = self._live["state"].take(pa.array(strange)).to_pylist()
         first = len(self._names.place) - len(ids)
         found: list[Named] = []
         for row, state in zip(strange.tolist(), states, strict=True):
             queue = self._names.queue_of(int(self._names.place[first + row]))
             group = self._names.group_of(int(self._names.group[first + row]))
-            found.append(("not in the journal", *queue, group, int(ids[row]), f"in the broker {state}"))
+            found.append((UNKNOWN, *queue, group, int(ids[row]), f"in the broker {state}"))
         return [found]
 
     def _pairs(self, ids: Ints, groups: Ints) -> Ints:
@@ -233,18 +333,19 @@ class _RangeCheck:
 
     # --- balance ----------------------------------------------------------------------------------------------------
 
-    def balances(self) -> list[list[Any]]:
-        """Each queue and group: enqueued or received, the ends in the order of ENDS, open, removed with the group."""
-        if not len(self.ids):
+    def balances(self, rows: Ints) -> list[list[Any]]:
+        """Each queue and group of some rows: enqueued or received, the ends in the order of ENDS, open, removed with
+        the group."""
+        if not len(rows):
             return []
         key = self._names.queue_number(self.place) * (self._names.groups + 1) + self.group + 1
-        keys, inverse = np.unique(key, return_inverse=True)
-        columns = [np.bincount(inverse, np.where(self.grouped, 1, self.enqueued), len(keys))]
+        keys, inverse = np.unique(key[rows], return_inverse=True)
         removed = ~self.open & self.removed & (self.outcome == _FIRST_END + ENDS.index("purged"))
         ends = [~self.open & ~removed & (self.outcome == _FIRST_END + code) for code in range(len(ENDS))]
-        columns += [np.bincount(inverse, counted, len(keys)) for counted in (*ends, self.grouped & self.open, removed)]
+        counts = [np.where(self.grouped, 1, self.enqueued), *ends, self.grouped & self.open, removed]
+        columns = [np.bincount(inverse, counted[rows], len(keys)) for counted in counts]
         first = np.zeros(len(keys), np.int64)
-        first[inverse] = np.arange(len(key))  # any row of each
+        first[inverse] = rows  # any row of each
         return [
             [
                 *self._names.queue_of(int(self.place[row])),
@@ -291,6 +392,9 @@ class _Names:
     def queue_of(self, place: int) -> tuple[str, str]:
         return self._queues[place // self._width]
 
+    def partition_of(self, place: int) -> int:
+        return place % self._width
+
     def group_of(self, number: int) -> str | None:
         return self._group_names[number] if number >= 0 else None
 
@@ -303,6 +407,13 @@ class _Names:
             if (one["namespace"], one["queue"]) in self._numbers and one["group"] in self._groups
         ]
         return lambda place, group: np.isin(self.queue_number(place) * wide + group, known)
+
+
+def _flagged(paths: list[str]) -> Ints:
+    found: Ints = np.concatenate(
+        [np.zeros(0, np.int64), *(pq.read_table(path)["message_id"].to_numpy() for path in paths)]
+    )
+    return found
 
 
 def _with_received(events: pa.Table, following: pa.Table) -> pa.Table:
