@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -23,7 +24,7 @@ from holdfast.core.queue import GroupKind
 from holdfast.core.records import LAST, Table, message_key, ready_key
 from holdfast.engine.groups import add_group
 from holdfast.errors import InvalidArgument
-from holdfast.journal.manifest import NO_ENTRY, SegmentEntry, parse, seal
+from holdfast.journal.manifest import NO_ENTRY, Manifest, SegmentEntry, parse, seal, segment_name
 from holdfast.journal.segment import digest
 from holdfast.journal.verify import verify
 from holdfast.pipeline.jobs.checkpoint import read_key
@@ -294,6 +295,37 @@ def test_a_delivery_that_ended_before_the_checkpoint_and_is_live_again_is_named(
         (broken,) = reconcile(Lake(lake), spark, Stages(), lake / "snapshot", key=key, full=full).broken
         assert (broken.problem, broken.message_id) == ("live after its end", over["message_id"])
         assert broken.detail == f"ended at lsn {over['lsn']}, yet live in the broker"
+
+
+def test_a_segment_that_is_exported_again_after_the_checkpoint_is_caught(
+    spark: SparkSession, honest: Traffic, tmp_path: Path
+) -> None:
+    """With new row numbers, so that the chain is whole; its messages are summed up in the checkpoint already."""
+    lake, key = copy_of(honest, tmp_path), b"k" * 32
+    assert reconcile(Lake(lake), spark, Stages(), key=key).sealed
+    manifest = next(lake.rglob("_manifest*"))
+    entries = [parse(line) for line in manifest.read_bytes().splitlines()]
+    rows = pq.read_table(manifest.parent / entries[0].segment)
+    again = rows.filter(pc.not_equal(rows["message_id"], 0))
+    first = entries[-1].last_lsn + 1
+    last = first + len(again) - 1
+    again = again.set_column(0, rows.schema.field(0), pa.array(range(first, last + 1)))
+    name = f"{Path(entries[0].segment).parent}/{segment_name(NODE, first, last)}"
+    pq.write_table(again, manifest.parent / name)
+    whole = Manifest(manifest)
+    whole.read()
+    path = manifest.parent / name
+    size = path.stat().st_size
+    lsns = {"first_lsn": first, "last_lsn": last, "rows": len(again)}
+    whole.append(
+        replace(entries[-1], segment=name, size_bytes=size, sha256=digest(path), previous=whole.head, number=0, **lsns)
+    )
+    assert verify(lake) == []
+    wanted = {row["message_id"] for row in again.to_pylist() if row["event"] == "enqueued"}
+    proof = reconcile(Lake(lake), spark, Stages(), key=key)
+    assert proof.continued_from
+    assert {broken.message_id for broken in proof.broken if broken.problem == "enqueued twice"} == wanted
+    assert not proof.sealed
 
 
 def test_a_message_that_breaks_the_proof_in_one_step_is_named_once(

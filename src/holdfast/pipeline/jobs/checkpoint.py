@@ -54,6 +54,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Of each queue and group: the sums of reconcile_task's `balances` over messages that are no longer open."""
     groups: list[dict[str, Any]]
     """The rows of `groups`."""
+    highest: dict[int, int]
+    """By node, the highest id that was enqueued."""
     open: list[OpenEvents]
 
 

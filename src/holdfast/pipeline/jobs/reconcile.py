@@ -187,6 +187,7 @@ class _Reconciliation:
         self._carried: list[TaskResult] = []  # shuffle files with the events of open messages
         self._flagged: list[str] = []  # files of messages that are named already
         self._proved: dict[int, tuple[int, int]] = {}  # by node, entries of the manifest and the last lsn
+        self._highest: dict[int, int] = {}  # by node, the highest id that was enqueued
         self._cut: list[Segment] = []  # a segment that the snapshot is in the middle of
         self._proof = Proof(chain=[])
 
@@ -218,6 +219,7 @@ class _Reconciliation:
         self._proved = {node: (position.entries, position.last_lsn) for node, position in since.positions.items()}
         self._totals = {(namespace, queue, group): totals for namespace, queue, group, totals in since.totals}
         self._roster = since.groups
+        self._highest = dict(since.highest)
         self._carried = [{"shuffle_file": path, "sample": sample_of(path)} for path in checkpoints.open_files(since)]
         proof.segments, proof.events = since.segments, since.events
         proof.last_lsn = {node: position.last_lsn for node, position in since.positions.items()}
@@ -236,6 +238,7 @@ class _Reconciliation:
                 events=proof.events,
                 totals=[(*place, totals) for place, totals in self._totals.items()],
                 groups=self._roster,
+                highest=self._highest,
                 open=checkpoints.store_open([one["shuffle_file"] for one in self._carried]),
             )
         )
@@ -286,6 +289,7 @@ class _Reconciliation:
         with stages.stage("follow every message"):
             found = self._checked(shuffle_files, last=False)
         self._add(found)
+        self._check_suspects(shuffle_files, {node: lsn for node, (_, lsn) in self._proved.items()})
         add_up(self._totals, found)
         self._carried = [one["open"] for one in found if one["open"] is not None]
         self._flagged += [one["flagged"] for one in found if one["flagged"] is not None]
@@ -310,7 +314,7 @@ class _Reconciliation:
                 directory = self._snapshot_dir.resolve()
                 since = max(proof.last_lsn.get(snapshot.node, 0), snapshot.exported_lsn)
                 tail = {"path": str(directory / "tail.parquet"), "name": "tail.parquet", "sha256": None}
-                task: Task = {"segments": [tail], "after": since, "upto": snapshot.last_lsn}
+                task: Task = {"segments": [tail], "after": since, "upto": snapshot.last_lsn, **self._bounds()}
                 (rest,) = self._run("sorting the broker's events", reconcile_task.sort_events, [task])
                 self._check_tail(rest, task)
                 tails.append(rest)
@@ -319,18 +323,22 @@ class _Reconciliation:
                 live = self._run("sorting live deliveries", reconcile_task.sort_live, [task])[0]
             found = self._checked(tails, live, last=True)
             self._add(found)
+            self._check_suspects(tails, {node: lsn for node, (_, lsn) in self._proved.items()})
             proof.balances = self._balances(found)
             self._look_back()
 
     def _sorted(self, segments: list[Segment], upto: int = LAST_LSN) -> list[TaskResult]:
         """Shuffle files of some segments."""
         tasks: list[Task] = [
-            {"segments": [_named(segment) for segment in pack], "after": 0, "upto": upto}
+            {"segments": [_named(segment) for segment in pack], "after": 0, "upto": upto, **self._bounds()}
             for pack in packed(segments, PACK_ROWS)
         ]
         found = self._run("sorting events", reconcile_task.sort_events, tasks)
         self._proof.chain += [problem for one in found for problem in one["problems"]]
         return found
+
+    def _bounds(self) -> Task:
+        return {"highest": list(self._highest.items()), "named_max": NAMED_MAX}
 
     def _check_tail(self, tail: TaskResult, task: Task) -> None:
         proof = self._proof
@@ -384,21 +392,47 @@ class _Reconciliation:
         named = [*proof.broken, *(Broken(*row) for one in found for row in one["broken"])]
         proof.broken = sorted(named, key=lambda row: row.message_id)[:NAMED_MAX]
 
+    def _check_suspects(self, found: list[TaskResult], proved: dict[int, int]) -> None:
+        """Messages that were enqueued with ids that are not new: whether they were enqueued before, in segments that
+        are summed up already. What is still open is compared with them in the step itself."""
+        self._highest = {
+            node: max(number for one in found for at, number in one["highest"] if at == node)
+            for node in {at for one in found for at, _ in one["highest"]}
+        } or self._highest
+        suspects = {number for one in found for number in one["suspects"]}
+        twice = {
+            message: Broken("enqueued twice", namespace, queue, None, message, f"first at lsn {lsn}")
+            for message, _, lsn, namespace, queue in self._found_before(suspects, ["enqueued"], proved)
+        }
+        named = {one.message_id for one in self._proof.broken}
+        rows = [one for number, one in sorted(twice.items()) if number not in named]
+        counts = [[one.namespace, one.queue, None, 1] for one in rows]
+        self._add([{"counts": counts, "broken": [list(msgspec.structs.astuple(one)) for one in rows]}])
+
+    def _found_before(self, ids: set[int], events: list[str], proved: dict[int, int] | int) -> list[list[Any]]:
+        """Events of messages in segments up to an lsn of each node."""
+        if not ids:
+            return []
+        files: list[str] = []
+        for node, chain in self._lake.segments().items():
+            upto = proved if isinstance(proved, int) else proved.get(node, 0)
+            some = [segment.path for segment in chain if segment.entry.last_lsn <= upto]
+            files += [str(path.resolve()) for path in some if path.is_file()]
+        tasks: list[Task] = [
+            {"ids": sorted(ids), "events": events, "segments": files[first : first + LOOK_BACK]}
+            for first in range(0, len(files), LOOK_BACK)
+        ]
+        found = self._run("looking back", reconcile_task.find_events, tasks)
+        return [row for one in found for row in one["found"]]
+
     def _look_back(self) -> None:
         """Deliveries that are live in the broker and not open in the journal: which of them did end, in a segment of an
         earlier step?"""
         proof = self._proof
         unknown = {one.message_id for one in proof.broken if one.problem == reconcile_task.UNKNOWN}
-        if not unknown:
-            return
-        paths = [segment.path for chain in self._lake.segments().values() for segment in chain]
-        files = sorted({str(path.resolve()) for path in paths if path.is_file()})
-        task: Task = {"ids": sorted(unknown)}
-        tasks = [{**task, "segments": files[first : first + LOOK_BACK]} for first in range(0, len(files), LOOK_BACK)]
         ended: dict[tuple[int, str | None], int] = {}
-        for one in self._run("looking for ends", reconcile_task.find_ends, tasks):
-            for message, group, lsn in one["ends"]:
-                ended[message, group] = max(ended.get((message, group), 0), lsn)
+        for message, group, lsn, *_ in self._found_before(unknown, list(ENDS), LAST_LSN):
+            ended[message, group] = max(ended.get((message, group), 0), lsn)
         proof.broken = [
             replace(one, problem="live after its end", detail=f"ended at lsn {lsn}, yet live in the broker")
             if one.problem == reconcile_task.UNKNOWN and (lsn := ended.get((one.message_id, one.group)))

@@ -36,8 +36,12 @@ _ENQUEUED, _LEASED, _RECEIVED, _FIRST_END = 1, 2, 3, 4
 
 def sort_events(task: dict[str, Any]) -> dict[str, Any]:
     """Sort the rows of `segments` after the lsn `after` and up to `upto` into a shuffle file in `place`. Returns also
-    the events of groups. A segment that is not as the manifest has it, or cannot be read, is reported as a problem."""
+    the events of groups, and by node the highest id that was enqueued. A segment that is not as the manifest has it, or
+    cannot be read, is reported as a problem. Ids only grow: those that are enqueued although they are not above
+    `highest`, which earlier steps have seen, are `suspects`."""
     problems: list[str] = []
+    suspects: list[int] = []
+    before, highest = dict(task["highest"]), dict(task["highest"])
     tables: list[pa.Table] = []
     groups: list[dict[str, Any]] = []
     rows = 0
@@ -60,7 +64,14 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
             table = table.filter(pc.not_equal(table["message_id"], 0)).combine_chunks()
         if table.num_rows:
             tables.append(table.select(COLUMNS))
+            new = table.filter(pc.equal(table["event"], "enqueued"))
+            ids, nodes = new["message_id"].to_numpy(), new["node"].to_numpy()
+            for node in np.unique(nodes).tolist():
+                of_node = ids[nodes == node]
+                suspects += of_node[of_node <= before.get(node, 0)].tolist()
+                highest[node] = max(highest.get(node, 0), int(of_node.max()))
     found = {"problems": problems, "rows": rows, "groups": groups, "shuffle_file": None, "sample": []}
+    found |= {"highest": list(highest.items()), "suspects": suspects[: task["named_max"]]}
     return {**found, **write_shuffle_file(joined(tables), task["place"])} if tables else found
 
 
@@ -129,18 +140,19 @@ def check_range(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def find_ends(task: dict[str, Any]) -> dict[str, Any]:
-    """The ends of the messages `ids` in `segments`, as far as these can be read."""
-    ids = pa.array(task["ids"], pa.int64())
-    ends: list[list[Any]] = []
+def find_events(task: dict[str, Any]) -> dict[str, Any]:
+    """What happened to the messages `ids` in `segments`, as far as these can be read: events of the kinds `events`."""
+    ids, kinds = pa.array(task["ids"], pa.int64()), pa.array(task["events"])
+    found: list[list[Any]] = []
+    columns = ["message_id", "group", "lsn", "namespace", "queue", "event"]
     for path in task["segments"]:
         try:
-            table = pq.read_table(path, columns=["message_id", "event", "group", "lsn"], use_threads=False)
+            table = pq.read_table(path, columns=columns, use_threads=False)
         except (OSError, pa.ArrowException, KeyError):
             continue  # that was reported when it was to be proved
-        wanted = pc.and_(pc.is_in(table["message_id"], ids), pc.is_in(table["event"], pa.array(ENDS)))
-        ends += [list(row.values()) for row in table.filter(wanted).select(["message_id", "group", "lsn"]).to_pylist()]
-    return {"ends": ends}
+        wanted = pc.and_(pc.is_in(table["message_id"], ids), pc.is_in(table["event"], kinds))
+        found += [list(row.values())[:-1] for row in table.filter(wanted).select(columns).to_pylist()]
+    return {"found": found}
 
 
 def _write_ids(ids: Ints, directory: str) -> str | None:
