@@ -26,7 +26,7 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.engine --cov=holdfast.mqtt --cov-
 CHECKS := check-style check-types check-imports check-names
 
 .DEFAULT_GOAL := help
-.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate mutants docs lock clean
+.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate mutants docs lock dist clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,17 @@ lock:  ## Renew requirements.lock and requirements-spark.lock from pyproject.tom
 	  --constraints requirements.lock --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command 'make lock' --no-annotate --output-file requirements-spark.lock \
 	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock)
+
+# The wheel is built from the sdist, as others build it, and tried where nothing else is installed.
+dist: $(STAMP)  ## Build wheel and sdist in dist/, try the wheel in an empty environment, list what it brings along
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t sdist -t wheel
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[server,postgres,otel,yaml]"
+	dist/venv/bin/holdfast --version
+	cd dist && venv/bin/holdfast doctor
+	$(BIN)/python -m tools.sbom dist
+	rm -rf dist/venv
 
 clean:  ## Remove what the targets made (the data directory stays)
 	rm -rf $(VENV) .lock-venv build dist .coverage htmlcov

@@ -132,10 +132,15 @@ class Server:
 
 @contextmanager
 def serving(
-    data: Path, *arguments: str, program: str | None = None, before: Sequence[str] = (), **environ: str
+    data: Path,
+    *arguments: str,
+    program: str | None = None,
+    before: Sequence[str] = (),
+    binary: str = str(HOLDFAST),
+    **environ: str,
 ) -> Iterator[Server]:
     """A server, which `before`, the beginning of a command, has exec'd."""
-    command = [sys.executable, "-c", program] if program else [str(HOLDFAST), "serve"]
+    command = [sys.executable, "-c", program] if program else [binary, "serve"]
     process = subprocess.Popen(
         [
             *before,

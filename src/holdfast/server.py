@@ -23,12 +23,13 @@ from typing import Protocol
 import structlog
 import uvloop
 
-from holdfast import __version__, logs
+from holdfast import __version__, logs, service_manager
 from holdfast.auth import exposure, modes, tls
 from holdfast.auth.audit_shipping import AuditShipping
 from holdfast.auth.gate import Gate
 from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
+from holdfast.build_info import commit
 from holdfast.config import Config
 from holdfast.console import Console
 from holdfast.errors import StoreReadOnly
@@ -177,9 +178,11 @@ async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchd
         await _stop(fronts, node, shipping)
         raise
     _tune_gc()
+    service_manager.notify("READY=1")
     log.info(
         "holdfast is running",
         version=__version__,
+        commit=commit(),
         node=config.node.node_id,
         data_dir=str(config.node.data_dir.absolute()),
         store=config.store.kind,
@@ -188,6 +191,7 @@ async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchd
     assert node.cell.broken is not None
     node.cell.broken.add_done_callback(lambda _: stop.set())
     await stop.wait()
+    service_manager.notify("STOPPING=1")
     watchdog.arm()
     if node.cell.broken.done():
         log.error("the node cannot continue", code=node.cell.broken.result().code, error=str(node.cell.broken.result()))

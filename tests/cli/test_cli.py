@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
+from holdfast.build_info import commit
 from holdfast.cli.main import main
 from holdfast.config import all_fields
 from tests.numbers import WILD_NUMBERS
@@ -42,7 +43,7 @@ def run_for_real(*arguments: str, **environ: str) -> subprocess.CompletedProcess
 
 def test_version() -> None:
     done = run_for_real("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {__version__} (commit {commit()})\n", "")
 
 
 def test_a_lake_in_object_storage_is_refused_before_anything_is_made(

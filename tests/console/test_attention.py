@@ -37,6 +37,8 @@ def stats(depth: int = 0, unattended: int = 0, **rates: float) -> QueueStats:
         name=NAME[1],
         partitions=1,
         depth=depth,
+        max_depth=0,
+        paused=False,
         ready=depth,
         scheduled=0,
         size_bytes=0,

@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from holdfast import __version__
+from holdfast.build_info import version_line
 from holdfast.cli.commands.audit import audit
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.browse import browse
@@ -103,8 +103,21 @@ def _in_front(args: list[str]) -> list[str]:
     return [*front, *rest]
 
 
+def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(version_line())
+        context.exit()
+
+
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and the commit it was built from, and exit.",
+)
 @connection_options
 @click.pass_context
 def main(context: click.Context, /, **options: Any) -> None:

@@ -76,6 +76,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: int
     depth: int
+    max_depth: int
+    paused: bool
     ready: int
     scheduled: int
     size_bytes: int
@@ -140,6 +142,8 @@ def stats_steps(engine: Engine, name: QueueName, clock: Clock) -> Iterator[Queue
         name=name[1],
         partitions=queue.partitions,
         depth=queue.depth,
+        max_depth=queue.record.config.max_depth,
+        paused=queue.record.config.paused,
         ready=max([group.ready for group in leasing], default=sum([head.ready for head in heads])),
         scheduled=max([group.scheduled for group in leasing], default=sum([head.scheduled for head in heads])),
         size_bytes=queue.size_bytes,

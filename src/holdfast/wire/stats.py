@@ -71,6 +71,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[str, float]
     oldest_message_age_seconds: float
     groups: list[GroupStats]
+    max_depth: int = 0
+    paused: bool = False
 
 
 class PartHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from holdfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from holdfast.client import Workers
+    from holdfast.client.metrics import WorkerMetrics
 
 
 @click.command()
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 )
 @click.option("--concurrency", type=click.IntRange(1, 1_000), help="Handlers at the same time, for each worker.")
 @click.option("--drain", help="How long handlers may take to finish after a stop, as 30s.")
+@click.option(
+    "--metrics",
+    metavar="ADDRESS:PORT",
+    help="Serve the workers' metrics for Prometheus here, as 127.0.0.1:9109. It asks for no credentials.",
+)
 @click.option("--burst", is_flag=True, help="Work until nothing is ready, then end.")
 @click.option(
     "--log-level",
@@ -46,6 +52,7 @@ def worker(
     app_dir: Path,
     concurrency: int | None,
     drain: str | None,
+    metrics: str | None,
     burst: bool,
     log_level: str,
 ) -> None:
@@ -65,6 +72,8 @@ def worker(
         if concurrency is not None:
             each.concurrency = concurrency
             each.prefetch = None if each.prefetch is None else max(each.prefetch, concurrency)
+    if metrics is not None:
+        app.middleware = (_serve_metrics(metrics), *app.middleware)
     if burst:
         import asyncio  # noqa: PLC0415
 
@@ -77,6 +86,25 @@ def worker(
         sys.stderr.flush()
         os._exit(code)
     context.exit(code)
+
+
+def _serve_metrics(at: str) -> WorkerMetrics:
+    host, _, port = at.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise InvalidArgument(field="--metrics", problem=f"is an address and a port, as 127.0.0.1:9109, not {at!r}")
+    try:
+        from prometheus_client import start_http_server  # noqa: PLC0415
+
+        from holdfast.client.metrics import WorkerMetrics  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InvalidArgument(field="--metrics", problem='needs: pip install "holdfast[metrics]"') from None
+    measuring = WorkerMetrics()
+    try:
+        server, _thread = start_http_server(int(port), host.strip("[]"))
+    except OSError as error:
+        raise InvalidArgument(field="--metrics", problem=f"cannot listen on {at}: {error.strerror or error}") from None
+    show_note(f"Metrics are at http://{host}:{server.server_port}/metrics")
+    return measuring
 
 
 async def _work_off(app: Workers) -> int:

@@ -389,6 +389,8 @@ def stats_to_wire(stats: QueueStats) -> wire.QueueStats:
         rates=stats.rates,
         oldest_message_age_seconds=stats.oldest_age / SECOND,
         groups=[_group_stats_to_wire(group) for group in stats.groups],
+        max_depth=stats.max_depth,
+        paused=stats.paused,
     )
 
 

@@ -25,6 +25,7 @@ from holdfast.broker.commit.group_commit import Distribution
 from holdfast.broker.front_metrics import MetricSample, MetricSpec
 from holdfast.broker.node import Node
 from holdfast.broker.parts.quotas import QuotaUse
+from holdfast.build_info import commit
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
@@ -40,6 +41,8 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 OF_QUEUES = {
     "depth": MetricSpec("queue_depth", "gauge", "Messages that some group may still need."),
+    "max_depth": MetricSpec("queue_max_depth", "gauge", "How deep the queue may be; 0: no limit."),
+    "paused": MetricSpec("queue_paused", "gauge", "1 while the queue delivers nothing."),
     "ready": MetricSpec("queue_ready", "gauge", "Messages that are not delayed."),
     "scheduled": MetricSpec("queue_scheduled", "gauge", "Messages delayed by their producers."),
     "size_bytes": MetricSpec("queue_size_bytes", "gauge", "Payload bytes of live messages."),
@@ -76,7 +79,7 @@ LATENCIES = {
     "processing_latency": MetricSpec("queue_processing_latency_seconds", "gauge", "From lease to ack."),
 }
 OF_NODE = {
-    "build": MetricSpec("build", "gauge", "Always 1; the version is a label.", "version"),
+    "build": MetricSpec("build", "gauge", "Always 1; the version and its commit are labels.", "version, commit"),
     "queues": MetricSpec("queues", "gauge", "Queues there are."),
     "commits": MetricSpec("commit_batch", "counter", "Batches written to the store."),
     "sync_times": MetricSpec("commit_sync_seconds", "gauge", "How long a sync of the store took."),
@@ -189,8 +192,8 @@ class NodeCollector(Collector):
             yield _latency(series, key, groups, found.detailed)
 
     def _of_node(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily(PREFIX + "build_info", OF_NODE["build"].text, labels=["version"])
-        build.add_metric([__version__], 1)
+        build = GaugeMetricFamily(PREFIX + "build_info", OF_NODE["build"].text, labels=["version", "commit"])
+        build.add_metric([__version__, commit()], 1)
         yield build
         for key, value in self._snapshot.node.items():
             series = OF_NODE[key]
