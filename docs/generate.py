@@ -24,7 +24,7 @@ from holdfast.config import all_fields
 from holdfast.config.fields import sections
 from holdfast.core import states
 from holdfast.errors import all_errors
-from holdfast.pipeline.lake.tables import TABLES
+from holdfast.pipeline.lake.tables import QUARANTINE, TABLES
 
 DOCS = Path(__file__).parent
 
@@ -115,7 +115,7 @@ def lake() -> str:
         "",
         "`holdfast pipeline build` makes these Delta tables in `LAKE/tables` from the journal's segments.",
     ]
-    for table in TABLES.values():
+    for table in (*TABLES.values(), QUARANTINE):
         lines += ["", f"## `{table.name}`", "", table.doc, "", "| column | type | meaning |", "|---|---|---|"]
         lines += [f"| `{column.name}` | {column.kind} | {column.doc} |" for column in table.columns]
     return "\n".join(lines) + "\n"

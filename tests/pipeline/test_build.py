@@ -8,12 +8,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from holdfast.cli.main import main
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import queue_stats
 from holdfast.errors import LakeBusy, LakeNotFound, SegmentUnusable, TablesDamaged
+from holdfast.journal.manifest import manifest_path, parse
+from holdfast.journal.segment import digest
 from holdfast.pipeline.build.build import Build, Built
 from holdfast.pipeline.build.messages import messages
 from holdfast.pipeline.build.queue_minutes import every_minute, queue_minutes
@@ -21,6 +29,7 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.maintenance import compact, retain, sweep
 from holdfast.pipeline.lake.tables import ENDS
 from holdfast.pipeline.spark.stages import Stages
+from tests.broker.export.lake import NODE
 from tests.pipeline.model import Key, Model, Row
 from tests.pipeline.test_fold import public
 from tests.pipeline.traffic import Traffic
@@ -253,6 +262,48 @@ def test_a_segment_that_is_not_as_it_was_written_is_not_taken(spark: SparkSessio
         build(lake, spark)
     segment.write_bytes(whole)
     assert build(lake, spark).segments == 1
+
+
+def test_rows_that_are_not_as_expected_are_in_quarantine_until_their_batch_is_built(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path, 8)
+    traffic.go(30)
+    traffic.export()
+    lake = Lake(traffic.lake)
+    build(lake, spark)
+    before = lake.cursors([NODE])
+    traffic.go(20)
+    events = traffic.export()
+    manifest = manifest_path(traffic.lake / "journal", NODE)
+    honest = manifest.read_bytes()
+    *earlier, line = honest.splitlines()
+    segment = traffic.lake / "journal" / parse(line).segment
+    whole = segment.read_bytes()
+    rows = pq.read_table(segment).to_pylist()
+    rows[1]["event"], rows[2]["queue"], rows[3]["priority"] = "exploded", None, 256
+    rows[5]["lsn"], rows[6]["lsn"] = rows[6]["lsn"], rows[5]["lsn"]
+    schema = pa.schema([field.with_nullable(True) for field in pq.read_schema(segment)])
+    pq.write_table(pa.Table.from_pylist(rows, schema), segment)
+    changed = replace(parse(line), sha256=digest(segment), size_bytes=segment.stat().st_size)
+    manifest.write_bytes(b"\n".join([*earlier, msgspec.json.encode(changed), b""]))
+    for _ in range(2):
+        with pytest.raises(SegmentUnusable, match=r"fail `known_event`.*the table `quarantine`"):
+            build(lake, spark)
+        found = lake.quarantine.rows().to_pylist()
+        assert {(row["expectation"], row["row"]) for row in found} == {
+            *(("known_event", 1), ("filled", 2), ("known_priority", 3), ("in_order", 5), ("in_order", 6)),
+        }
+        assert "exploded" in next(row["content"] for row in found if row["row"] == 1)
+    lake.prepare()
+    assert lake.cursors([NODE]) == before
+    result = CliRunner().invoke(main, ["pipeline", "report", "--lake", str(lake.path)])
+    assert "5 rows of the journal in quarantine" in result.stderr
+    segment.write_bytes(whole)
+    manifest.write_bytes(honest)
+    build(lake, spark)
+    assert lake.quarantine.rows().num_rows == 0
+    check(lake, events)
 
 
 def test_two_builds_do_not_run_at_a_time_and_a_missing_journal_is_named(spark: SparkSession, tmp_path: Path) -> None:

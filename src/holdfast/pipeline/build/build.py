@@ -5,7 +5,7 @@ position as its cursor: `messages` last, because the other tables are computed f
 whenever the build is killed, each table is at one of two positions, and the next build finishes the batch for the
 tables that lack it before it continues.
 
-    events          the segments themselves, linked into the table once their hash is right
+    events          the segments themselves, linked into the table once their hash is right and every row is as expected
     groups          with the groups that were created or deleted
     queue_minutes   the batch's counts and changes, added to the rows of their minutes
     dead_letters    new dead letters appended; files with rows whose dead letter has ended are rewritten
@@ -40,6 +40,7 @@ from holdfast.journal.segment import digest
 from holdfast.pipeline.build import (
     dead_letter_task,
     dead_letters,
+    expectations,
     fold_task,
     queue_minute_task,
     queue_minutes,
@@ -50,15 +51,15 @@ from holdfast.pipeline.build.fold_task import ID_SECOND_SHIFT
 from holdfast.pipeline.build.recipients import with_changes
 from holdfast.pipeline.build.shuffle import PACK_ROWS, SAMPLE_STEP, id_ranges
 from holdfast.pipeline.lake import arrow
-from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA
+from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA, schema_of
 from holdfast.pipeline.lake.delta import Bound, DataFile, LakeTable, spark_path
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.segments import Cursor, Segment, after, end_of, first_rows, packed, up_to
-from holdfast.pipeline.lake.tables import DEAD_LETTERS
+from holdfast.pipeline.lake.tables import DEAD_LETTERS, QUARANTINE
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-pickle_by_value(arrow, dead_letter_task, queue_minute_task, recipients, shuffle, fold_task)
+pickle_by_value(arrow, dead_letter_task, expectations, queue_minute_task, recipients, shuffle, fold_task)
 
 BATCH_ROWS = 4_000_000
 """Events in one batch: a few hundred MB in memory, and a few seconds of work to lose when killed."""
@@ -153,11 +154,15 @@ class Build:
         shutil.rmtree(self._scratch_dir, ignore_errors=True)  # left by a build that was killed, or by the batch before
         self._scratch_dir.mkdir()
         lacking = [table for table in lake.tables if cursors[table.spec.name] != cursor]
+        linked: list[Path] = []
         if lake.events in lacking:
             with self._stages.stage("verify and link segments"):
-                self._events(batch, cursor)
+                linked = self._linked(batch)
         with self._stages.stage("sort events by message"):
-            shuffle_files = self._sorted(batch, with_dead_letters=lake.dead_letters in lacking)
+            shuffle_files = self._sorted(batch, linked, with_dead_letters=lake.dead_letters in lacking)
+            self._expect(batch, shuffle_files)
+        if linked:
+            self._commit(lake.events, linked, [], cursor)
         with self._stages.stage("fold messages"):
             changes = [change for one in shuffle_files for change in one["groups"]]
             groups = self._groups(changes, cursors["messages"])
@@ -191,8 +196,9 @@ class Build:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _events(self, batch: list[Segment], cursor: Cursor) -> None:
-        """Add the segments to the table as files: hard links where the file system has them, otherwise copies."""
+    def _linked(self, batch: list[Segment]) -> list[Path]:
+        """The segments as files of the table, not committed: hard links where the file system has them, otherwise
+        copies."""
         place = self._lake.events.place()
         place.mkdir(parents=True)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -200,15 +206,35 @@ class Build:
         self._stages.count_read("segments", len(batch))
         self._stages.count_read("events", sum(segment.rows for segment in batch))
         self._stages.count_read("bytes", sum(segment.entry.size_bytes for segment in batch))
-        self._commit(self._lake.events, added, [], cursor)
+        return added
+
+    def _expect(self, batch: list[Segment], found: list[TaskResult]) -> None:
+        """Refuse a batch with rows that fail an expectation, before any table has it: they go into quarantine, where
+        they stay until the batch is built."""
+        failed = [one for result in found for one in result["failing"]]
+        nodes = {segment.entry.segment: segment.node for segment in batch}
+        now = datetime.now(UTC)
+        rows = [
+            dict(zip(QUARANTINE.names, (nodes[one["segment"]], one["segment"], *row, now), strict=True))
+            for one in failed
+            for row in one["rows"]
+        ]
+        self._lake.quarantine.replace(set(nodes), pa.Table.from_pylist(rows, schema_of(QUARANTINE.columns)))
+        if failed:
+            counts = ", ".join(f"{count} fail `{name}`" for name, count in failed[0]["counts"].items())
+            others = f", and {len(failed) - 1} more segments" if len(failed) > 1 else ""
+            problem = f"of its rows {counts}{others} (see the table `quarantine`)"
+            raise SegmentUnusable(segment=failed[0]["segment"], problem=problem)
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _sorted(self, batch: list[Segment], with_dead_letters: bool) -> list[TaskResult]:
+    def _sorted(self, batch: list[Segment], linked: list[Path], *, with_dead_letters: bool) -> list[TaskResult]:
         """Write the batch's shuffle files (shuffle.py). Returns them, with what else the tasks found."""
         names = {segment.path.name for segment in batch}
         root = self._lake.events.root.resolve()
-        paths = {Path(file.path).name: str(root / file.path) for file in self._lake.events.files()}
+        paths = {path.name: str(path.resolve()) for path in linked}
+        if not linked:
+            paths = {Path(file.path).name: str(root / file.path) for file in self._lake.events.files()}
         lacking = len(names - paths.keys())
         if lacking:
             raise TablesDamaged(path=self._lake.events.root, problem=f"{lacking} segments of it are missing")
@@ -221,7 +247,7 @@ class Build:
             "sorting segments",
             fold_task.sort_segments,
             [
-                {**common, "segments": [paths[segment.path.name] for segment in pack]}
+                {**common, "segments": [(paths[segment.path.name], *_expected(segment)) for segment in pack]}
                 for pack in packed(batch, PACK_ROWS)
             ],
         )
@@ -395,6 +421,10 @@ def _link(segment: Segment, place: Path) -> Path:
     if target.stat().st_size != segment.entry.size_bytes or digest(target) != segment.entry.sha256:
         raise SegmentUnusable(segment=name, problem="it was changed after it was written: its hash differs")
     return target
+
+
+def _expected(segment: Segment) -> tuple[str, int, int]:
+    return segment.entry.segment, segment.entry.first_lsn, segment.entry.last_lsn
 
 
 def _queue_keys(rows: pa.Table) -> set[tuple[str | None, ...]]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.pipeline.build.expectations import described, failing
 from holdfast.pipeline.build.facts import facts
 from holdfast.pipeline.build.fold import NARROW, SCHEMA, Ints, coded, fold
 from holdfast.pipeline.build.recipients import CHANGES, received
@@ -48,12 +49,17 @@ _REPEATED = [
 def sort_segments(task: dict[str, Any]) -> dict[str, Any]:
     """Sort `segments`, which follow each other, into a shuffle file in `place`. Returns also their events of groups;
     the seconds in which their messages were enqueued, if they have later events of them; and, `with_dead_letters`, a
-    file with their deaths and dead letters."""
+    file with their deaths and dead letters. Segments of which rows fail an expectation are
+    `failing`, and nothing is taken from them."""
     tables: list[pa.Table] = []
     dead_letters: list[pa.Table] = []
-    result: dict[str, Any] = {"groups": [], "shuffle_file": None, "sample": [], "seconds": []}
-    for segment in task["segments"]:
+    result: dict[str, Any] = {"groups": [], "shuffle_file": None, "sample": [], "seconds": [], "failing": []}
+    for segment, name, first_lsn, last_lsn in task["segments"]:
         table = read_segment(segment, NARROW, CODED)
+        failed = failing(table, first_lsn, last_lsn)
+        if failed:
+            result["failing"].append(described(segment, name, failed))
+            continue
         changes = _group_changes(segment, table)
         numbers = np.flatnonzero(table["message_id"].to_numpy())  # events of groups have no message
         if changes:

@@ -96,6 +96,8 @@ class Report(msgspec.Struct, kw_only=True):
     summaries: list[QueueSummary]
     deaths: list[Deaths]
     consumers: list[Consumer]
+    quarantined: int = 0
+    """Rows of the journal that fail an expectation: what follows them is not in the tables."""
 
     @property
     def queues(self) -> list[QueueSummary]:

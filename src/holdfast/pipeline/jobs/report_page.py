@@ -76,6 +76,11 @@ def _tiles(report: Report) -> str:
 def _findings(report: Report) -> str:
     """The most important findings, as sentences."""
     found: list[str] = []
+    if report.quarantined:
+        found.append(
+            f"<b>{show(report.quarantined)} rows of the journal are in quarantine</b>: what follows them is not in this"
+            " report. See the table <code>quarantine</code>."
+        )
     backlog = max(report.work_queues, key=lambda queue: queue.depth_max, default=None)
     if backlog is not None and backlog.depth_max:
         peak = max(backlog.points, key=lambda point: point.depth_max or 0)

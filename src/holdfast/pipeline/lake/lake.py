@@ -2,6 +2,7 @@
 
 LAKE/journal/     segments and manifests; only the broker writes here
 LAKE/tables/      events, messages, queue_minutes, dead_letters, groups: Delta tables
+LAKE/tables/quarantine  rows that fail an expectation, if there are any
 LAKE/tables/_lock held by the process that builds
 """
 
@@ -19,8 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import InvalidArgument, LakeBusy, TablesDamaged
 from holdfast.files import local_path, make_directory
 from holdfast.pipeline.lake.delta import LakeTable
+from holdfast.pipeline.lake.quarantine import Quarantine
 from holdfast.pipeline.lake.segments import Cursor, Segment, read_manifests
-from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, GROUPS, MESSAGES, QUEUE_MINUTES, TABLES
+from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, GROUPS, MESSAGES, QUARANTINE, QUEUE_MINUTES, TABLES
 
 
 class Lake:
@@ -37,6 +39,7 @@ class Lake:
         self.queue_minutes = LakeTable(self.tables_dir / "queue_minutes", QUEUE_MINUTES)
         self.dead_letters = LakeTable(self.tables_dir / "dead_letters", DEAD_LETTERS)
         self.groups = LakeTable(self.tables_dir / "groups", GROUPS)
+        self.quarantine = Quarantine(LakeTable(self.tables_dir / "quarantine", QUARANTINE))
 
     @property
     def tables(self) -> list[LakeTable]:
@@ -83,7 +86,7 @@ class Lake:
 
     def forget_tables(self) -> None:
         """Delete all tables, to rebuild them. The journal stays."""
-        for name in TABLES:
+        for name in (*TABLES, QUARANTINE.name):
             shutil.rmtree(self.tables_dir / name, ignore_errors=True)
 
     @contextmanager

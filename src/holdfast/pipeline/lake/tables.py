@@ -16,6 +16,12 @@ FORMAT = 2
 ENDS = ("acked", "dead", "dropped", "expired", "purged")
 """Events that end a delivery."""
 
+EVENT_KINDS = (
+    *("enqueued", "duplicate", "leased", "extended", *ENDS, "failed", "released", "edited"),
+    *("group_created", "group_deleted", "queue_deleted"),
+)
+"""The events that a journal has."""
+
 RECEIVED = "received"
 """An event that follows from others: a message became a group's, or waits without one (build/recipients.py)."""
 
@@ -264,6 +270,22 @@ GROUPS = TableSpec(
         Column("recorded", "boolean", "It existed before it was journalled: what it had before is known by its events"),
         Column("deleted_at", "timestamp", "When it, or its queue, was deleted; null: it exists"),
         Column("deleted_lsn", "bigint", "The event that says so"),
+    ),
+    (),
+)
+
+QUARANTINE = TableSpec(
+    "quarantine",
+    "Rows of the journal that fail an expectation: a batch with such rows is built in no table, and they leave this one"
+    " when it is. The table is there once there was a row.",
+    (
+        Column("node", "int", "The node that journalled it"),
+        Column("segment", "string", "The segment it is in"),
+        Column("expectation", "string", "What it fails"),
+        Column("row", "bigint", "Its number in the segment, from 0"),
+        Column("lsn", "bigint", "Its lsn, as it is there"),
+        Column("content", "string", "The row as JSON, without its payload"),
+        Column("found_at", "timestamp", "When a build came upon it"),
     ),
     (),
 )

@@ -87,12 +87,16 @@ def report(
             until=last,
             queue=queue,
         )
+        found.quarantined = lake.quarantine.rows().num_rows
         for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
             job.stages.count_read(table.spec.name, sum(file.rows for file in table.files()))
         if html is not None:
             html.write_text(page(found, datetime.now(UTC)))
     if html is not None:
         show_note(f"wrote {html}")
+    if found.quarantined:
+        what = f"{plural(found.quarantined, 'row')} of the journal in quarantine: what follows is not in the tables"
+        show_note(f"{what}. See the table `quarantine`, and `holdfast pipeline build`.")
     if output == "table":
         _show_report(found)
     else:
