@@ -64,7 +64,18 @@ class Page(HTMLParser):
 
 def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    found = json.loads(ask(built, "report", "-o", "json", "--html", str(page)).stdout)
+    targets = tmp_path / "targets.toml"
+    targets.write_text('[[target]]\nqueue = "tasks"\ngroup = "workers"\nwait = "7d"\nfailures = 0.0001\n')
+    options = ("-o", "json", "--html", str(page), "--targets", str(targets), "--compare")
+    found = json.loads(ask(built, "report", *options).stdout)
+    waited, failed = found["objectives"]
+    assert waited["good"] == waited["total"] > 0
+    assert failed["total"] == sum(
+        (e["group"], e["event"]) == ("workers", "leased") for e in built.events if e["queue"] == "tasks"
+    )
+    assert failed["good"] < failed["total"]
+    assert {one["depth"] for one in found["forecasts"]} <= {one["depth"] for one in found["summaries"]}
+    assert all(one["before"] == {} for one in found["changes"]), "nothing was before the first minute"
     counts = {(one["queue"], one["group"]): one for one in found["summaries"]}
     for queue, group, event in (
         ("tasks", None, "enqueued"),
@@ -85,7 +96,14 @@ def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp
     parsed = Page(page.read_text())
     assert parsed.tags.count("svg") >= 2 * len([key for key in counts if key[1] is None])
     assert parsed.fetched == []
-    for words in ("Waiting time in workers", "Processing time", "to do for audit", "was the deepest", "in dead queues"):
+    for words in (
+        "Waiting time in workers",
+        "Processing time",
+        "to do for audit",
+        "was the deepest",
+        "in dead queues",
+        "misses its target for failures",
+    ):
         assert words in page.read_text(), words
     assert found["stages"][0]["name"] == "start Spark"
     assert found["read"]["queue_minutes"] > 0

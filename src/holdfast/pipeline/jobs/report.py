@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from holdfast.core.queue import DEAD_PREFIX
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.build.timeline import percentile
+from holdfast.pipeline.jobs.objectives import Change, Forecast, Objective, Target, forecast, objectives
 from holdfast.pipeline.lake.tables import MINUTE_COUNTS
 from holdfast.pipeline.spark.stages import Stages
 
@@ -96,6 +98,11 @@ class Report(msgspec.Struct, kw_only=True):
     summaries: list[QueueSummary]
     deaths: list[Deaths]
     consumers: list[Consumer]
+    forecasts: list[Forecast] = []
+    """Of groups that have something to do."""
+    objectives: list[Objective] = []
+    changes: list[Change] = []
+    """Against the same length of time before, if that was wanted."""
     quarantined: int = 0
     """Rows of the journal that fail an expectation: what follows them is not in the tables."""
 
@@ -128,8 +135,11 @@ def report(
     since: datetime | None = None,
     until: datetime | None = None,
     queue: str = "",
+    targets: Sequence[Target] = (),
+    compare: bool = False,
 ) -> Report:
-    """The report from `since` to `until`; without them from the first minute to the last."""
+    """The report from `since` to `until`; without them from the first minute to the last. `compare`: also with the same
+    length of time before."""
     if queue:
         minutes, messages = minutes.where(F.col("queue") == queue), messages.where(F.col("queue") == queue)
         dead_letters = dead_letters.where(F.col("source_queue") == queue)
@@ -151,7 +161,50 @@ def report(
     ordered = sorted(
         summaries.values(), key=lambda one: (-one.counts["enqueued"], one.namespace, one.queue, one.group or "")
     )
-    return Report(since=since, until=until, step_minutes=step, summaries=ordered, deaths=deaths, consumers=consumers)
+    found = Report(since=since, until=until, step_minutes=step, summaries=ordered, deaths=deaths, consumers=consumers)
+    found.forecasts = _forecasts(found)
+    if targets:
+        with stages.stage("targets"):
+            found.objectives = objectives(inside, since, until, targets)
+    if compare:
+        with stages.stage("the time before"):
+            earlier = (F.col("minute") >= F.lit(since - (until - since))) & (F.col("minute") < F.lit(since))
+            found.changes = _changes(minutes.where(earlier), found)
+    return found
+
+
+def _forecasts(report: Report) -> list[Forecast]:
+    groups = [group for queue in report.work_queues for group in report.groups_of(queue) or [queue]]
+    made = [
+        forecast(
+            (one.namespace, one.queue, one.group),
+            [(point.at, point.depth) for point in one.points if point.depth is not None],
+            report.until,
+            report.step_minutes,
+        )
+        for one in groups
+    ]
+    return [one for one in made if one is not None]
+
+
+def _changes(earlier: DataFrame, report: Report) -> list[Change]:
+    """Counts and times of each group then and now."""
+    before = _summaries(earlier, report.step_minutes)
+    _measure(earlier, before)
+    now = {(one.namespace, one.queue, one.group): one for one in report.summaries}
+    return [
+        Change(
+            namespace=key[0], queue=key[1], group=key[2], before=_compared(before.get(key)), now=_compared(now.get(key))
+        )
+        for key in sorted({*before, *now}, key=str)
+    ]
+
+
+def _compared(summary: QueueSummary | None) -> dict[str, float | None]:
+    if summary is None:
+        return {}
+    counts = {name: summary.counts[name] for name in ("enqueued", "acked", "failed", "dead")}
+    return {**counts, "wait_p95_ms": summary.wait.p95, "processing_p95_ms": summary.processing.p95}
 
 
 def _range(minutes: DataFrame, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 
+from holdfast.pipeline.jobs import outlook
 from holdfast.pipeline.jobs.charts import Curve, bar_chart, line_chart, nice_count, nice_ms, show, show_ms
 from holdfast.pipeline.jobs.report import CURVES_MAX, Deaths, Point, QueueSummary, Report
 
@@ -21,6 +22,7 @@ def page(report: Report, made_at: datetime) -> str:
         _findings(report),
         _overview(report),
         _groups(report),
+        *_outlook(report),
         *[_queue(report, queue) for queue in _charted(report)],
         _deaths(report.deaths),
         _consumers(report),
@@ -76,6 +78,14 @@ def _tiles(report: Report) -> str:
 def _findings(report: Report) -> str:
     """The most important findings, as sentences."""
     found: list[str] = []
+    for one in report.objectives:
+        if not one.met:
+            group = f", {escape(one.group)}" if one.group else ""
+            good = f"{one.good / one.total * 100:.4g} % of {show(one.total)} were good"
+            found.append(
+                f"<b>{escape(one.queue)}{group}</b> misses its target for {one.what}: {good},"
+                f" {one.share * 100:.4g} % should be."
+            )
     if report.quarantined:
         found.append(
             f"<b>{show(report.quarantined)} rows of the journal are in quarantine</b>: what follows them is not in this"
@@ -246,6 +256,21 @@ def _groups(report: Report) -> str:
             rows.append(f"<tr><td>{name}</td><td>{escape(group.group or '–')}</td>{numbers}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head[0]) + "".join(f'<th class="n">{name}</th>' for name in head[1])
     return f'<div class="card scroll"><table><tr>{titles}</tr>{"".join(rows)}</table></div>'
+
+
+def _outlook(report: Report) -> list[str]:
+    """Targets, backlogs and the time before."""
+    parts = []
+    for title, (titles, rows) in (
+        ("Targets", outlook.objectives(report.objectives)),
+        ("Backlogs, if it goes on like this", outlook.forecasts(report.forecasts)),
+        ("Against the same time before", outlook.changes(report.changes)),
+    ):
+        if rows:
+            head = "".join(f"<th>{escape(name)}</th>" for name in titles)
+            body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+            parts.append(f'<h2>{title}</h2><div class="card scroll"><table><tr>{head}</tr>{body}</table></div>')
+    return parts
 
 
 def _deaths(deaths: list[Deaths]) -> str:

@@ -64,18 +64,35 @@ def history(message: int, output: str, **job_options: Any) -> None:
 @click.option("--since", help="From this instant, or so long ago, as 24h. [default: the first minute there is]")
 @click.option("--until", help="Up to this instant, or so long ago. [default: the last]")
 @click.option("--queue", default="", help="Only this queue.")
+@click.option(
+    "--targets",
+    "targets_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A TOML file of targets for waits, processing times and failures: whether they are met.",
+)
+@click.option("--compare", is_flag=True, help="Also compare with the same length of time before.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write one HTML page, with plots.")
 @spark_options
 @output_format
 def report(
-    since: str | None, until: str | None, queue: str, html: Path | None, output: str, **job_options: Any
+    since: str | None,
+    until: str | None,
+    queue: str,
+    targets_file: Path | None,
+    compare: bool,
+    html: Path | None,
+    output: str,
+    **job_options: Any,
 ) -> None:
-    """Show throughput, depth, waits, retries, dead letters and slow consumers in a range of time."""
+    """Show throughput, depth, waits, retries, dead letters and slow consumers in a range of time, and when backlogs
+    will be done. With targets, also what is left of each error budget."""
     first, last = instant("--since", since), instant("--until", until)
     with running("report", job_options) as job:
         from holdfast.pipeline.jobs import report  # noqa: PLC0415
+        from holdfast.pipeline.jobs.objectives import read_targets  # noqa: PLC0415
         from holdfast.pipeline.jobs.report_page import page  # noqa: PLC0415
 
+        targets = read_targets(targets_file) if targets_file is not None else []
         lake, spark = job.lake, job.spark
         lake.require()
         found = report.report(
@@ -86,6 +103,8 @@ def report(
             since=first,
             until=last,
             queue=queue,
+            targets=targets,
+            compare=compare,
         )
         found.quarantined = lake.quarantine.rows().num_rows
         for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
@@ -125,6 +144,7 @@ def _show_report(found: Report) -> None:
     ]
     titles = ["queue", "group", "enqueued", "acked", "failed", "dead", "depth"]
     show_table([*titles, "wait p50", "p95", "p99", "work p50", "p95", "p99"], rows)
+    _show_outlook(found)
     if found.deaths:
         click.echo("\nDead letters")
         deaths = [
@@ -139,6 +159,20 @@ def _show_report(found: Report) -> None:
             for one in found.consumers
         ]
         show_table(["consumer", "queue", "group", "acked", "p50", "p95"], slow)
+
+
+def _show_outlook(found: Report) -> None:
+    """Backlogs, targets, and the time before."""
+    from holdfast.pipeline.jobs import outlook  # noqa: PLC0415
+
+    for title, (columns, rows) in (
+        ("Backlogs, if it goes on like this", outlook.forecasts(found.forecasts)),
+        ("Targets", outlook.objectives(found.objectives)),
+        ("Against the same time before", outlook.changes(found.changes)),
+    ):
+        if rows:
+            click.echo(f"\n{title}")
+            show_table(columns, rows)
 
 
 @click.command()
