@@ -13,6 +13,7 @@ from pyspark_holdfast.wire import Server
 OPTIONS = {
     "url": "http://127.0.0.1:8080",
     "token": "",
+    "tokenFile": "",
     "namespace": "",
     "queue": "",
     "view": "messages",
@@ -81,7 +82,9 @@ class Options:
         if not chosen["url"].startswith(("http://", "https://")):
             raise ValueError(f"holdfast: option url is http://host:port or https://host:port, not {chosen['url']!r}")
         retry = _number("retryTimeout (seconds)", chosen["retryTimeout"], 0)
-        self.server = Server(chosen["url"], chosen["token"] or None, retry)
+        if chosen["token"] and chosen["tokenFile"]:
+            raise ValueError("holdfast: options token and tokenFile cannot be given together: choose one")
+        self.server = Server(chosen["url"], chosen["token"] or None, retry, chosen["tokenFile"] or None)
         self.namespace = chosen["namespace"]
 
     def need(self, *names: str) -> None:

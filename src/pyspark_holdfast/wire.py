@@ -6,12 +6,14 @@ idempotent, so one whose response was lost is sent again.
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
 import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -41,9 +43,10 @@ class Server:
     """A server's HTTP API, as far as the data source needs it. Its connection is kept open between requests, and is not
     pickled. For one thread."""
 
-    def __init__(self, url: str, token: str | None, retry_seconds: float) -> None:
+    def __init__(self, url: str, token: str | None, retry_seconds: float, token_file: str | None = None) -> None:
         self._url = url.rstrip("/")
         self._token = token
+        self._token_file = token_file  # read for every request: a stream outlives its first token
         self._retry_seconds = retry_seconds
         self._connection: http.client.HTTPConnection | None = None
 
@@ -175,16 +178,16 @@ class Server:
     ) -> tuple[bytes, Mapping[str, str]]:
         """One request, retried while the server is unavailable or busy, up to `retryTimeout`."""
         headers = {"Accept": accept, "Content-Type": content_type}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
         until = time.monotonic() + self._retry_seconds
         attempt = 0
         while True:
             stale = self._connection is not None  # the server may have closed an idle connection: retry immediately
+            token = self._current_token()
             try:
-                return self._once(method, path, body, headers, timeout)
+                return self._once(method, path, body, headers | _authorization(token), timeout)
             except Refused as refusal:
-                if refusal.status not in AGAIN or time.monotonic() > until:
+                renewed = refusal.status == http.HTTPStatus.UNAUTHORIZED and self._current_token() != token
+                if (refusal.status not in AGAIN and not renewed) or time.monotonic() > until:
                     raise
             except (OSError, http.client.HTTPException) as error:
                 self._close()
@@ -194,6 +197,15 @@ class Server:
                     raise Refused(0, "server_unreachable", f"{self._url} did not respond: {error}") from error
             time.sleep(PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS) - 1)])
             attempt += 1
+
+    def _current_token(self) -> str | None:
+        if self._token_file is None:
+            return self._token
+        try:
+            return Path(self._token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            problem = f"holdfast: tokenFile {self._token_file} cannot be read here: {error}"
+            raise ValueError(f"{problem}. It must be at this path on the driver and on every executor") from error
 
     def _once(
         self, method: str, path: str, body: bytes | pa.Buffer | None, headers: Mapping[str, str], timeout: float
@@ -224,6 +236,10 @@ class Server:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _stream(table: pa.Table) -> pa.Buffer:

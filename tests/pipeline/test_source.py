@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,8 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import DataType, LongType, MapType, StringType, StructField, StructType
 
+from holdfast.auth import keys, tokens
 from holdfast.client import SyncClient
 from holdfast.client.drafts import draft
+from holdfast.config import Config
+from holdfast.config.secret import SecretText
+from holdfast.config.settings import AuthSettings, HttpSettings, NodeSettings
 from holdfast.testing import Broker
 from pyspark_holdfast import lag
 from pyspark_holdfast.options import OPTIONS, Options
@@ -372,6 +378,34 @@ def test_a_group_with_a_limit_of_its_own_is_used_and_one_of_another_kind_is_not(
 def test_wrong_options_are_named_with_what_is_right(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         StreamReader(Options({"queue": "in", "group": "g", **options}), [])
+
+
+def test_a_token_file_may_be_renewed_while_a_stream_runs(tmp_path: Path) -> None:
+    secret = SecretText("s" * 40)
+    config = Config(
+        node=NodeSettings(data_dir=tmp_path),
+        http=HttpSettings(listen="127.0.0.1:0"),
+        auth=AuthSettings(token_secret=secret),
+    )
+    file = tmp_path / "token"
+
+    def renew(expires: int) -> None:
+        claims = tokens.Claims(sub="spark", exp=expires, scope="consume:#")
+        file.write_text(tokens.sign(claims, keys.from_secret(secret)) + "\n")
+
+    with Broker(config=config) as guarded:
+        server = Options({"queue": "in", "url": guarded.url, "tokenFile": str(file), "retryTimeout": "0"}).server
+        with pytest.raises(ValueError, match=r"tokenFile .* cannot be read here"):
+            server.namespace("in")
+        renew(1)
+        with pytest.raises(Refused) as refused:
+            server.namespace("in")
+        assert refused.value.status == 401
+        renew(int(time.time()) + 3_600)
+        assert server.namespace("in") is None
+        assert pickle.loads(pickle.dumps(server)).namespace("in") is None
+    with pytest.raises(ValueError, match="cannot be given together"):
+        Options({"queue": "in", "token": "t", "tokenFile": str(file)})
 
 
 def test_a_namespace_that_the_token_is_not_for_is_refused(broker: Broker) -> None:
