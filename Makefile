@@ -23,10 +23,10 @@ unexport PYTHONDONTWRITEBYTECODE
 COVERAGE := --cov=holdfast.core --cov=holdfast.engine --cov=holdfast.mqtt --cov-branch \
   --cov-report=term-missing:skip-covered --cov-fail-under=100
 
-CHECKS := check-style check-types check-imports check-names
+CHECKS := check-style check-types check-imports check-names check-proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate mutants docs lock dist clean
+.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate mutants docs lock proto dist clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ check-imports: $(STAMP)
 check-names: $(STAMP)
 	$(BIN)/python tools/check_names.py
 
+check-proto: $(STAMP)
+	$(BIN)/buf lint src/holdfast/grpc_api/proto
+
 fmt: $(STAMP)  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --exit-zero .
 	$(BIN)/ruff format .
@@ -111,6 +114,9 @@ mutants: $(STAMP)  ## Break the code on purpose, one way at a time, and see that
 
 docs: $(STAMP)  ## Write the reference pages that are made from the code
 	$(BIN)/python -m docs.generate
+
+proto: $(STAMP)  ## Write the Python of the gRPC contract
+	$(BIN)/python -m tools.proto
 
 # uv resolves for every platform at once and writes hashes without naming a package host; it is needed for nothing
 # else, so it lives in an environment of its own.

@@ -32,7 +32,7 @@ from holdfast.broker.node import Node, wall_clock
 from holdfast.build_info import commit
 from holdfast.config import Config
 from holdfast.console import Console
-from holdfast.errors import StoreReadOnly
+from holdfast.errors import InvalidConfig, StoreReadOnly
 from holdfast.files import make_directory
 from holdfast.http_api import HttpFront, Upgrade
 from holdfast.mqtt.net import MqttFront
@@ -64,6 +64,7 @@ def run(config: Config) -> int:
     tls.server_context(config.tls)  # what is wrong is said before anything is made or opened
     exposure.check_fronts(config)
     modes.check(config)
+    _check_grpc(config)
     gate = Gate(config, wall_clock)
     block_pandas_import()
     store = _open(config)
@@ -227,12 +228,30 @@ def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
         fronts.append(mqtt)
         if config.mqtt.websocket:
             upgrades["/mqtt"] = mqtt.websocket()
+    if config.grpc.listen:
+        fronts.append(_grpc_front(config, node, gate))
     if config.http.enabled:
         console = Console(config, node, gate, mqtt) if config.console.enabled else None
         fronts.insert(0, HttpFront(config, node, gate, upgrades, console))
         if console is not None:
             fronts.insert(0, console)
     return fronts
+
+
+def _check_grpc(config: Config) -> None:
+    """Raises InvalidConfig if gRPC is configured and cannot be had."""
+    if config.grpc.listen:
+        try:
+            import holdfast.grpc_api  # noqa: F401, PLC0415 - most servers neither need nor have its libraries
+        except ImportError as error:
+            problem = f'it needs gRPC, and {error.name} cannot be imported (pip install "holdfast[grpc]")'
+            raise InvalidConfig(field="grpc.listen", value=config.grpc.listen, problem=problem) from None
+
+
+def _grpc_front(config: Config, node: Node, gate: Gate) -> Front:
+    from holdfast.grpc_api import GrpcFront  # noqa: PLC0415
+
+    return GrpcFront(config, node, gate)
 
 
 async def _stop(fronts: list[Front], node: Node, shipping: AuditShipping) -> None:

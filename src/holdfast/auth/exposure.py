@@ -40,6 +40,8 @@ def check_fronts(config: Config) -> None:
                 raise InvalidConfig(
                     field="mqtt.tls_listen", value=config.mqtt.tls_listen, problem="it needs tls.certificate_file"
                 )
+    if config.grpc.listen:
+        addresses.append(("gRPC", config.grpc.listen))
     for front, address in addresses:
         host = split_address(address)[0]
         if _is_refused(config.auth, host):
@@ -51,7 +53,8 @@ def _is_refused(auth: AuthSettings, host: str) -> bool:
 
 
 def check(auth: AuthSettings, host: str, *, front: str, tls: bool) -> None:
-    """Raises ExposureRefused if `front` ("HTTP", "MQTT") must not listen on `host`; warns if it may but had better not.
+    """Raises ExposureRefused if `front` ("HTTP", "MQTT", "gRPC") must not listen on `host`; warns if it may but had
+    better not.
 
     `host` is as it would be given to bind: an address, a name, or empty for all interfaces.
     """

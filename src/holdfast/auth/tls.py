@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -42,38 +43,49 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     return context
 
 
-class _Renewal:
-    """Looks, at a handshake and at most once a second, whether certificate or key have changed, and loads them.
+class CertificateWatch:
+    """Looks, at most once a second, whether certificate or key have changed. A pair that does not fit (one file is new,
+    the other not yet) is not taken: it is tried in a context of its own first."""
 
-    The handshake at hand still gets the old certificate, those after it the new one. A pair that does not fit (one file
-    is new, the other not yet) is not taken: it is tried in a context of its own first.
-    """
-
-    def __init__(self, settings: TlsSettings, context: ssl.SSLContext) -> None:
+    def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        self._context = context
         self._stamps = self._read_stamps()
         self._checked_at = time.monotonic()
 
-    def __call__(self, _connection: object, _name: str | None, _context: ssl.SSLContext) -> None:
+    def is_changed(self) -> bool:
+        """Whether there is another pair than when it was last asked, and it is good."""
         if time.monotonic() - self._checked_at < LOOK_SECONDS:
-            return
+            return False
         self._checked_at = time.monotonic()
         stamps = self._read_stamps()
         if stamps == self._stamps:
-            return
+            return False
         self._stamps = stamps
         try:
             _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._settings)
         except InvalidConfig as error:
             log.error("changed certificate is invalid, the one before is still used", error=str(error))
-            return
-        _load_certificate(self._context, self._settings)
-        log.info("certificate read again", path=str(self._settings.certificate_file))
+            return False
+        return True
 
     def _read_stamps(self) -> list[tuple[int, int] | None]:
         paths = [path for path in (self._settings.certificate_file, self._settings.key_file) if path is not None]
         return [_stamp(path) for path in paths]
+
+
+class _Renewal:
+    """Loads certificate and key at a handshake when they have changed: that one still gets the old certificate, those
+    after it the new one."""
+
+    def __init__(self, settings: TlsSettings, context: ssl.SSLContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._watch = CertificateWatch(settings)
+
+    def __call__(self, _connection: object, _name: str | None, _context: ssl.SSLContext) -> None:
+        if self._watch.is_changed():
+            _load_certificate(self._context, self._settings)
+            log.info("certificate read again", path=str(self._settings.certificate_file))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -110,8 +122,16 @@ def peer_subject(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> str | None
     The handshake has checked the certificate. `openssl x509 -noout -subject -nameopt RFC2253` shows the same text.
     """
     certificate = ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None
-    if certificate is None:
-        return None
+    return None if certificate is None else _subject(certificate)
+
+
+@lru_cache(maxsize=1_024)
+def subject_of_pem(certificate: bytes) -> str | None:
+    """The same of a certificate in PEM, for a front whose library checks it by itself and says so with every call."""
+    return _subject(ssl.PEM_cert_to_DER_cert(certificate.decode("ascii").strip()))
+
+
+def _subject(certificate: bytes) -> str | None:
     from cryptography import x509  # noqa: PLC0415 - 9 MiB of memory, for servers that have such clients
 
     try:

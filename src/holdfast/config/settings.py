@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.config.audit_settings import AuditSettings
 from holdfast.config.console_settings import ConsoleSettings
+from holdfast.config.grpc_settings import GrpcSettings
 from holdfast.config.kinds import (
     RATE_BYTES_MAX,
     RATE_MESSAGES_MAX,
@@ -752,6 +753,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditSettings = AuditSettings()
     http: HttpSettings = HttpSettings()
     console: ConsoleSettings = ConsoleSettings()
+    grpc: GrpcSettings = GrpcSettings()
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import holdfast
+from holdfast.broker.enqueue_batcher import EnqueueBatcher
 from holdfast.broker.node import Node
 from holdfast.config import QueueSettings, StoreSettings
 from holdfast.core.commands import Browse, Draft, Find, Leased, Settlement, Verb
@@ -22,7 +23,6 @@ from holdfast.core.transactions import TransactionName
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.groups import delete_group
 from holdfast.errors import DiskFull, GroupNotFound, LimitExceeded, StoreError, StoreUnavailable, all_errors
-from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.store import MemoryStore
 from holdfast.units import SECOND
 from tests.broker.conftest import config_for, running
@@ -138,7 +138,7 @@ async def test_an_unexpected_error_in_a_turn_does_not_end_the_process(tmp_path: 
                     raise GroupNotFound(group="g", queue="q")
                 return super().collect_ops(now)
 
-        batcher = Broken(node)
+        batcher = Broken(node, "http")
         node.cell.participants.append(batcher)
         with pytest.raises(StoreUnavailable, match="internal error"):
             await node.messages.enqueue(Q, [Draft(b"x")])

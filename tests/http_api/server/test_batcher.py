@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.broker.enqueue_batcher import EnqueueBatcher
 from holdfast.broker.node import Node
 from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import Draft
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for
 
@@ -30,7 +30,7 @@ class Waiting:
 async def test_requests_that_wait_for_their_turn_are_answered_when_the_store_fails_before_it(tmp_path: Path) -> None:
     node = Node(config_for(tmp_path), MemoryStore())
     await node.start()
-    batcher = EnqueueBatcher(node)
+    batcher = EnqueueBatcher(node, "http")
     node.cell.participants.append(batcher)
     requests = [Waiting(), Waiting()]
     for request in requests:

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from holdfast.auth import long_requests
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.http_api import HttpFront
-from holdfast.http_api.server import long_requests
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users
 from tests.http_api.conftest import config_for

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.auth.gate import Gate
+from holdfast.broker.enqueue_batcher import EnqueueBatcher
 from holdfast.broker.node import Node
 from holdfast.broker.parts.messages import Receipt
 from holdfast.broker.parts.subscriptions import Subscription
@@ -23,7 +24,6 @@ from holdfast.core.queue import Durability, GroupKind, QueueRecord
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.mqtt.net import MqttFront
 from tests.simulation.node.loop import SimulatedLoop
 from tests.simulation.node.store import SimulatedStore
@@ -70,7 +70,7 @@ class Driver:
         self.torn: list[str] = []  # what was written in the middle of
         self._disk = store.disk
         self.mqtt = MqttFront(config, self.node, Gate(config, self.clock))
-        self.batcher = EnqueueBatcher(self.node)
+        self.batcher = EnqueueBatcher(self.node, "http")
 
     def clock(self) -> int:
         return START + round(self._loop.time() * SECOND)

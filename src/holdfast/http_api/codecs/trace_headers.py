@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from holdfast.core.commands import Draft, HomogeneousDrafts
-from holdfast.core.enqueue import PROPERTIES_MAX
-from holdfast.core.records import Extra
+from holdfast.broker.carried_context import carrying
+from holdfast.core.commands import Draft
 from holdfast.http_api.server.request import Request
-from holdfast.trace_context import TRACEPARENT, Pairs, pairs_of
+from holdfast.trace_context import TRACEPARENT, pairs_of
 
 HEADER = TRACEPARENT.encode()
 STATE_HEADER = b"tracestate"
@@ -20,24 +17,4 @@ def traced(request: Request, drafts: Sequence[Draft]) -> Sequence[Draft]:
     """The same messages, with the trace context of the request."""
     if HEADER not in request.headers:
         return drafts
-    context = pairs_of(request.header(HEADER) or "", request.header(STATE_HEADER) or "")
-    if not context:
-        return drafts
-    if type(drafts) is HomogeneousDrafts:
-        return HomogeneousDrafts(drafts.payloads, _carrying(drafts.extra, context))
-    shared: dict[Extra, Extra] = {}  # messages that share their fields do so afterwards: they are stored as columns
-    found: list[Draft] = []
-    for draft in drafts:
-        extra = shared.get(draft.extra)
-        if extra is None:
-            extra = shared[draft.extra] = _carrying(draft.extra, context)
-        found.append(replace(draft, extra=extra))
-    return found
-
-
-def _carrying(extra: Extra, context: Pairs) -> Extra:
-    properties = extra.properties
-    full = len(properties) + len(context) > PROPERTIES_MAX
-    if full or any(name == TRACEPARENT for name, _ in properties):
-        return extra
-    return replace(extra, properties=(*properties, *context))
+    return carrying(drafts, pairs_of(request.header(HEADER) or "", request.header(STATE_HEADER) or ""))

@@ -8,12 +8,13 @@ import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
+from holdfast.auth.redrive_rights import check_destination
 from holdfast.core.audits import Audit
 from holdfast.engine.audited_redrive import RedriveResult, Rights
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
 from holdfast.http_api.codecs.json_slices import BulkArray, is_cheap, read_bulk
 from holdfast.http_api.codecs.values import decode, read_id
-from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
+from holdfast.http_api.endpoints.dead_letters import dead_queue
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -49,7 +50,7 @@ async def move(request: Request) -> Response:
     """
     body = await _read_move(request)
     dead, source = dead_queue(request)
-    check_destination(request, body.to)
+    check_destination(request.node, request.principal, body.to)
     if len(body.dead_letters) > DEAD_LETTERS_MAX:
         raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} dead letters", advice="Send several")
     outcomes = await request.node.dead_letters.audited_redrive(

@@ -7,9 +7,9 @@ from contextlib import aclosing
 import msgspec
 
 from holdfast import wire
+from holdfast.auth import redrive_rights
 from holdfast.auth.principal import Action
 from holdfast.broker.parts.redrive_jobs import Job, RedriveRequest
-from holdfast.core.queue import DEAD_PREFIX, check_name
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination
@@ -43,15 +43,7 @@ _filter = msgspec.json.Decoder(wire.DeadFilter)
 def dead_queue(request: Request) -> tuple[QueueName, str]:
     """The dead queue of the queue in the path, and the source queue whose dead letters are meant; empty if the path
     names the dead queue itself."""
-    name = request.queue
-    if name[1].startswith(DEAD_PREFIX):
-        return name, ""
-    dead = request.node.dead_letters.queue_of(name)
-    if dead is None and request.node.dead_letters.is_used(name):
-        return name, ""
-    if dead is None:
-        raise NoDeadQueue(queue=name[1])
-    return dead, name[1]
+    return redrive_rights.dead_queue(request.node, request.queue)
 
 
 def _matching(request: Request, chosen: wire.DeadFilter, source: str) -> DeadLetterFilter:
@@ -164,25 +156,10 @@ async def retry(request: Request) -> Response:
     raise MessageNotFound(message_id=dead_letter, queue=dead[1])
 
 
-def check_destination(request: Request, to: str) -> None:
-    if to:
-        request.principal.require(Action.ADMIN, check_name(to))
-        request.node.queues.get((request.namespace, to))  # a name that is misspelt must not become a queue
-
-
 def _destination(request: Request, target: RetryQuery | wire.Redrive) -> Destination:
-    check_destination(request, target.to)
-    if target.group and target.all_groups:
-        raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
-    if target.group and not target.to and request.queue[1].startswith(DEAD_PREFIX):
-        raise InvalidArgument(
-            field="group", problem="needs `to`: dead letters of a dead queue may come from several queues"
-        )
-    if target.group:
-        home = request.node.queues.get((request.namespace, target.to) if target.to else request.queue)
-        if home.group(check_name(target.group, "group")) is None:
-            raise GroupNotFound(group=target.group, queue=home.name)
-    return Destination(queue=target.to, group=target.group, all_groups=target.all_groups)
+    return redrive_rights.destination(
+        request.node, request.principal, request.queue, target.to, target.group, all_groups=target.all_groups
+    )
 
 
 @ROUTES(

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from holdfast import wire
+from holdfast.auth.long_requests import expired
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.parts.subscriptions import Subscription
 from holdfast.core.commands import Leased, Verb
@@ -31,7 +32,6 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.shapes import delivery_to_wire, read_consumer
 from holdfast.http_api.codecs.values import duration
-from holdfast.http_api.server.long_requests import expired
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import EVENTS, NDJSON, Response, encode, problem_of
 from holdfast.http_api.server.routes import Right, Routes

@@ -15,8 +15,10 @@ from itertools import chain, count
 from typing import Any, Protocol, TypeVar
 
 from holdfast.auth.gate import Gate
+from holdfast.auth.long_requests import LongRequests, expired
 from holdfast.auth.principal import Principal
 from holdfast.broker.dispatch.members import GroupName
+from holdfast.broker.enqueue_batcher import EnqueueBatcher
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, RateLimited, ShuttingDown
@@ -50,9 +52,7 @@ from holdfast.http_api.server.access import (
     is_signed,
     recognize,
 )
-from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.http_api.server.body import ClientDisconnected
-from holdfast.http_api.server.long_requests import LongRequests, expired
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
 from holdfast.http_api.server.routes import Endpoint, Right, Router, Routes
@@ -126,7 +126,7 @@ class Api:
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self.long_requests = LongRequests(gate, node.cell.quotas)
         self._rates = gate.request_rates(node.cell.quotas)
-        self.batcher = EnqueueBatcher(node)
+        self.batcher = EnqueueBatcher(node, messages.PROTOCOL)
         node.cell.participants.append(self.batcher)
         self._slice = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")

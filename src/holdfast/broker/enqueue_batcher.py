@@ -18,8 +18,6 @@ from holdfast.core.effects import Op
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import HoldfastError
 
-PROTOCOL = "http"
-
 
 class PendingEnqueue(Protocol):
     """A request whose messages are to be enqueued."""
@@ -38,8 +36,9 @@ class PendingEnqueue(Protocol):
 class EnqueueBatcher:
     """A participant in the turns of the cell: see the module."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, protocol: str) -> None:
         self._node = node
+        self._protocol = protocol
         self._requests: dict[QueueName, list[PendingEnqueue]] = {}
         self._messages = 0
 
@@ -67,7 +66,7 @@ class EnqueueBatcher:
     def _enqueue(self, name: QueueName, requests: list[PendingEnqueue]) -> None:
         together = requests[0].drafts if len(requests) == 1 else [draft for one in requests for draft in one.drafts]
         try:
-            submission = self._node.messages.enqueue(name, together, PROTOCOL)
+            submission = self._node.messages.enqueue(name, together, self._protocol)
         except HoldfastError as error:
             if len(requests) == 1:
                 requests[0].on_done(error)

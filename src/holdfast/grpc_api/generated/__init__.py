@@ -1,0 +1,1 @@
+"""What protoc makes of `proto/holdfast/v1/queue.proto`: `make proto` writes it."""
