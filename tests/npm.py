@@ -21,7 +21,7 @@ def npm_package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         cache = Path(request.config.cache.mkdir("npm"))
     else:
         cache = tmp_path_factory.mktemp("npm")
-    home = cache / name.replace("@", "-")
+    home = cache / name.replace("@", "-").replace("/", "-")
     if not home.exists():
         aside = Path(mkdtemp(dir=cache))  # renamed when it is whole: other workers look for it at the same time
         command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(aside), name]

@@ -100,7 +100,7 @@ def drafts(*payloads: bytes) -> list[pb.Draft]:
 
 def details_of(error: grpc.aio.AioRpcError) -> tuple[str, error_details_pb2.RetryInfo | None]:
     """The code of an error, and when to try again, as `google.rpc.Status` says it."""
-    trailers = {name: value for name, value in error.trailing_metadata() or ()}
+    trailers = dict(error.trailing_metadata() or ())
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     assert status.code == error.code().value[0]
     assert status.message == error.details()

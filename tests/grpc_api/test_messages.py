@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from holdfast.grpc_api import GrpcFront
 from holdfast.grpc_api.generated import queue_pb2 as pb
-from tests.grpc_api.rig import Api, drafts, refused
+from tests.grpc_api.rig import Api, details_of, drafts, refused
 from tests.waiting import until
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -79,8 +79,6 @@ async def test_a_full_queue_says_when_to_try_again(api: Api, queue: str) -> None
     await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"1")))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"2")))
-    from tests.grpc_api.rig import details_of
-
     reason, retry = details_of(caught.value)
     assert (caught.value.code(), reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "queue_full")
     assert retry is not None

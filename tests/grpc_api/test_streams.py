@@ -179,13 +179,13 @@ async def test_a_subscription_that_is_wrong_is_refused(
 
 
 async def test_a_second_stream_of_a_consumer_takes_over(api: Api, queue: str) -> None:
-    async with Consumer(api, pb.Subscribe(queue=queue, consumer="one")) as first:
-        async with Consumer(api, pb.Subscribe(queue=queue, consumer="one")) as second:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await first.hear()
-            assert details_of(caught.value)[0] == "stream_ended"
-            await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"1")))
-            assert len(await second.deliveries(1)) == 1
+    subscribe = pb.Subscribe(queue=queue, consumer="one")
+    async with Consumer(api, subscribe) as first, Consumer(api, subscribe) as second:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await first.hear()
+        assert details_of(caught.value)[0] == "stream_ended"
+        await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"1")))
+        assert len(await second.deliveries(1)) == 1
 
 
 async def test_a_stream_ends_with_its_queue(api: Api, queue: str) -> None:

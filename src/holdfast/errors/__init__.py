@@ -254,6 +254,15 @@ class MalformedRequest(InvalidArgument):
     mqtt = 0x99
 
 
+class ServiceNotFound(HoldfastError):
+    """There is no service {service!r} here whose health could be told. Known are {known}."""
+
+    code = "service_not_found"
+    http = 404
+    mqtt = 0x83
+    grpc = "NOT_FOUND"
+
+
 class RouteNotFound(HoldfastError):
     """There is nothing at {path}. See /docs for what there is; a queue's name is one segment, with '/' written %2F."""
 

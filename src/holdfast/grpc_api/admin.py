@@ -68,15 +68,15 @@ def _config(record: QueueRecord) -> pb.QueueConfig:
     retry, dlq = config.retry, config.dlq
     return pb.QueueConfig(
         partitions=config.partitions,
-        ordering=pb.Ordering.Value(f"ORDERING_{config.ordering.value.upper()}"),
+        ordering=f"ORDERING_{config.ordering.value.upper()}",
         max_message_size=config.max_message_size,
         max_depth=config.max_depth,
         message_ttl=to_duration(config.message_ttl),
         delivery_timeout=to_duration(config.delivery_timeout),
         batch_size=config.batch_size,
         dedup_window=to_duration(config.dedup_window),
-        journal=pb.Journal.Value(f"JOURNAL_{config.journal.value.upper()}"),
-        durability=pb.Durability.Value(f"DURABILITY_{config.durability.value.upper()}"),
+        journal=f"JOURNAL_{config.journal.value.upper()}",
+        durability=f"DURABILITY_{config.durability.value.upper()}",
         topics=pb.TopicFilters(filters=config.topics),
         paused=config.paused,
         retry=pb.RetryConfig(

@@ -126,8 +126,9 @@ class GrpcFront:
         """Refuse new calls, end those that wait and stream, let the others finish, close."""
         self.closing = True
         self.long_requests.close()
-        if self._server is not None:
-            await self._server.stop(DRAIN_SECONDS)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(DRAIN_SECONDS)
             if self._acts:
                 await asyncio.wait(self._acts, timeout=DRAIN_SECONDS)
             self.node.cell.participants.remove(self.batcher)

@@ -20,13 +20,13 @@ class Settled(NamedTuple):
     """What became of settlements; to be told when the submission is done."""
 
     submission: Submission[list[SettleResult]]
-    count: int
+    asked: int
     errors: dict[int, HoldfastError]
     deadlines: dict[int, int]
 
     def response(self) -> pb.SettleResponse:
         return pb.SettleResponse(
-            settled=self.count - len(self.errors),
+            settled=self.asked - len(self.errors),
             errors=item_errors(self.errors) if self.errors else (),
             deadlines={message_id: to_timestamp(at) for message_id, at in self.deadlines.items()},
         )
@@ -34,7 +34,7 @@ class Settled(NamedTuple):
     @property
     def refusal(self) -> HoldfastError | None:
         """The first error, if all were refused."""
-        return self.errors[min(self.errors)] if len(self.errors) == self.count else None
+        return self.errors[min(self.errors)] if len(self.errors) == self.asked else None
 
 
 def settle(call: Call, name: QueueName, group: str, items: Sequence[pb.Settlement]) -> Settled:

@@ -10,7 +10,7 @@ from typing import Final
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from holdfast.errors import RouteNotFound
+from holdfast.errors import ServiceNotFound
 from holdfast.grpc_api.call import Call, decode
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -48,7 +48,7 @@ async def _asked(call: Call) -> health_pb2.HealthCheckRequest:
 async def check(call: Call) -> None:
     request = await _asked(call)
     if request.service and request.service not in NAMES:
-        raise RouteNotFound(path=request.service[:255])
+        raise ServiceNotFound(service=request.service[:255], known=", ".join(NAMES))
     await call.send(health_pb2.HealthCheckResponse(status=await _state(call)))
 
 
