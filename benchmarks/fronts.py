@@ -1,4 +1,4 @@
-"""How fast the server is from outside: messages over MQTT and HTTP, beside what the disk and RocksDB can do.
+"""How fast the server is from outside: messages over MQTT, HTTP and gRPC, beside what the disk and RocksDB can do.
 
     python -m benchmarks fronts
 
@@ -15,14 +15,18 @@ import os
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pyarrow as pa
 import uvloop
 
-from benchmarks.load.servers import processor_seconds, server
+from benchmarks.load.servers import Served, processor_seconds, server
 from benchmarks.raw import bare_loop
+from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.mqtt.codec import V5, Connect, Publish, encode
 
 BATCH = 100
@@ -131,6 +135,79 @@ async def http_lease_and_ack(port: int, connections: int, batch: int) -> tuple[f
     return await together(client, connections, batch)
 
 
+# --- gRPC: messages encoded once, so that of the client only its library is measured ---------------------------------
+
+
+def _method(channel: grpc.aio.Channel, kind: str, name: str) -> Any:
+    return getattr(channel, kind)(f"/holdfast.v1.QueueService/{name}")
+
+
+def _drafts(batch: int) -> list[pb.Draft]:
+    return [pb.Draft(payload=PAYLOAD.encode())] * batch
+
+
+async def grpc_produce(port: int, streams: int, batch: int, window: int) -> tuple[float, list[float]]:
+    """Streams of batches, each with so many that are not confirmed yet."""
+    data = pb.ProduceRequest(batch=1, queue="bench", messages=_drafts(batch)).SerializeToString()
+
+    async def client(_: int) -> list[float]:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            call = _method(channel, "stream_stream", "Produce")()
+            times: list[float] = []
+            sent: deque[float] = deque()
+            end = time.perf_counter() + SECONDS
+            while True:
+                while len(sent) < window and time.perf_counter() < end:
+                    sent.append(time.perf_counter())
+                    await call.write(data)
+                if not sent:
+                    break
+                await call.read()
+                times.append(time.perf_counter() - sent.popleft())
+            await call.done_writing()
+            return times
+
+    return await together(client, streams, batch)
+
+
+async def grpc_enqueue(port: int, connections: int, batch: int) -> tuple[float, list[float]]:
+    data = pb.EnqueueRequest(queue="bench", messages=_drafts(batch)).SerializeToString()
+
+    async def client(_: int) -> list[float]:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            call = _method(channel, "unary_unary", "Enqueue")
+            times: list[float] = []
+            end = time.perf_counter() + SECONDS
+            while (started := time.perf_counter()) < end:
+                await call(data)
+                times.append(time.perf_counter() - started)
+            return times
+
+    return await together(client, connections, batch)
+
+
+async def grpc_lease_and_ack(port: int, connections: int, batch: int) -> tuple[float, list[float]]:
+    async def client(_: int) -> list[float]:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            lease, settle = _method(channel, "unary_unary", "Lease"), _method(channel, "unary_unary", "Settle")
+            request = pb.LeaseRequest(queue="bench", limit=batch).SerializeToString()
+            times: list[float] = []
+            end = time.perf_counter() + SECONDS
+            while (started := time.perf_counter()) < end:
+                found = pb.LeaseResponse.FromString(await lease(request)).deliveries
+                if not found:
+                    break
+                acks = [pb.Settlement(id=one.message.id, lease_token=one.lease_token) for one in found]
+                await settle(pb.SettleRequest(queue="bench", settlements=acks).SerializeToString())
+                times.append(time.perf_counter() - started)
+            return times
+
+    return await together(client, connections, batch)
+
+
 async def together(
     client: Callable[[int], Awaitable[list[float]]], connections: int, batch: int
 ) -> tuple[float, list[float]]:
@@ -142,16 +219,22 @@ async def together(
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
-Load = Callable[[int, int], Coroutine[None, None, tuple[float, list[float]]]]
+Load = Callable[[Served], Coroutine[None, None, tuple[float, list[float]]]]
 LOADS: dict[str, Load] = {
-    "MQTT publish, QoS 1, 4 connections × window 100": lambda mqtt, _: mqtt_publish(mqtt, 4, 100),
-    "MQTT publish, QoS 1, 16 connections × window 1": lambda mqtt, _: mqtt_publish(mqtt, 16, 1),
-    "HTTP enqueue, batches of 100, 4 connections": lambda _, http: http_enqueue(http, 4, 100),
-    "HTTP enqueue, single, 16 connections": lambda _, http: http_enqueue(http, 16, 1),
-    "HTTP enqueue, batches of 100, 1 connection": lambda _, http: http_enqueue(http, 1, 100),
-    "HTTP enqueue, Arrow, 10,000 a request, 1 connection": lambda _, http: http_arrow(http, 1, 10_000),
-    "HTTP enqueue, Arrow, 10,000 a request, 4 connections": lambda _, http: http_arrow(http, 4, 10_000),
-    "HTTP lease and ack, batches of 100, 4 connections": lambda _, http: http_lease_and_ack(http, 4, 100),
+    "MQTT publish, QoS 1, 4 connections × window 100": lambda to: mqtt_publish(to.mqtt, 4, 100),
+    "MQTT publish, QoS 1, 16 connections × window 1": lambda to: mqtt_publish(to.mqtt, 16, 1),
+    "HTTP enqueue, batches of 100, 4 connections": lambda to: http_enqueue(to.http, 4, 100),
+    "HTTP enqueue, single, 16 connections": lambda to: http_enqueue(to.http, 16, 1),
+    "HTTP enqueue, batches of 100, 1 connection": lambda to: http_enqueue(to.http, 1, 100),
+    "HTTP enqueue, Arrow, 10,000 a request, 1 connection": lambda to: http_arrow(to.http, 1, 10_000),
+    "HTTP enqueue, Arrow, 10,000 a request, 4 connections": lambda to: http_arrow(to.http, 4, 10_000),
+    "HTTP lease and ack, batches of 100, 4 connections": lambda to: http_lease_and_ack(to.http, 4, 100),
+    "gRPC Produce, batches of 100, 4 streams × window 1": lambda to: grpc_produce(to.grpc, 4, 100, 1),
+    "gRPC Produce, batches of 100, 4 streams × window 8": lambda to: grpc_produce(to.grpc, 4, 100, 8),
+    "gRPC Produce, batches of 1,000, 4 streams × window 2": lambda to: grpc_produce(to.grpc, 4, 1_000, 2),
+    "gRPC Enqueue, batches of 100, 4 connections": lambda to: grpc_enqueue(to.grpc, 4, 100),
+    "gRPC Enqueue, single, 16 connections": lambda to: grpc_enqueue(to.grpc, 16, 1),
+    "gRPC Lease and Settle, batches of 100, 4 connections": lambda to: grpc_lease_and_ack(to.grpc, 4, 100),
 }
 
 
@@ -169,10 +252,10 @@ def main() -> None:
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
             bare.append(bare_loop(Path(directory) / "raw", 50_000, BATCH, PAYLOAD_BYTES, sync=True))
-        with server() as served:
+        with server(grpc=True) as served:
             for name, load in LOADS.items():
                 before, began = processor_seconds(served.pid), time.perf_counter()
-                rate, times = uvloop.run(load(served.mqtt, served.http))
+                rate, times = uvloop.run(load(served))
                 messages = rate * (time.perf_counter() - began)
                 spent[name].append((processor_seconds(served.pid) - before) / messages * 1e6)
                 rates[name].append(rate)

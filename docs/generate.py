@@ -18,6 +18,7 @@ import click
 
 from docs.client_reference import client_reference
 from docs.diagrams import state_diagram
+from docs.grpc_reference import grpc_api
 from docs.http_reference import http_api, metrics
 from holdfast.cli.main import main as root_command
 from holdfast.config import all_fields
@@ -128,6 +129,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/errors.md": errors,
     "reference/lake.md": lake,
     "reference/http.md": http_api,
+    "reference/grpc.md": grpc_api,
     "reference/metrics.md": metrics,
     "explanation/life-of-a-delivery.md": life_of_a_delivery,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.grpc_api.front import CALLS, STREAMS
 from holdfast.http_api.endpoints import metrics as series
 from holdfast.http_api.openapi.descriptions import (
     PARAMETERS,
@@ -120,6 +121,7 @@ def _link(shape: object) -> str:
 def _all_series() -> Iterator[tuple[str, str, str, str]]:
     yield from series.all_series()
     yield from map(series.described, mqtt.SERIES.values())
+    yield from map(series.described, (CALLS, STREAMS))
 
 
 def metrics() -> str:

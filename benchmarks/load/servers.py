@@ -33,28 +33,32 @@ class Served(NamedTuple):
     mqtt: int
     http: int
     pid: int
+    grpc: int = 0
 
 
 @contextmanager
-def server() -> Iterator[Served]:
+def server(*, grpc: bool = False) -> Iterator[Served]:
     """A fresh server with the queue `bench`."""
-    with empty_server() as served:
+    with empty_server(grpc=grpc) as served:
         create_queues(served.http, ["bench"], {"max_depth": 0})
         yield served
 
 
 @contextmanager
 def empty_server(
-    program: Sequence[str] = HOLDFAST, *, environment: Mapping[str, str] | None = None
+    program: Sequence[str] = HOLDFAST, *, environment: Mapping[str, str] | None = None, grpc: bool = False
 ) -> Iterator[Served]:
     mqtt, http = free_port(), free_port()
+    other = free_port() if grpc else 0
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
         command = [*program, "serve", "--data-dir", directory]
         command += ["--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}", "--log-level", "warning"]
+        if grpc:
+            command += ["--grpc", f"127.0.0.1:{other}"]
         with running(command, environment) as process:
-            wait_for(http, process)
-            wait_for(mqtt, process)
-            yield Served(mqtt, http, process.pid)
+            for port in (http, mqtt, *([other] if grpc else ())):
+                wait_for(port, process)
+            yield Served(mqtt, http, process.pid, other)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -175,12 +176,17 @@ async def test_wild_values_are_refused(api: Api, queue: str, draft: pb.Draft) ->
         await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=[draft]))
 
 
+def raw(channel: grpc.aio.Channel, method: str) -> Any:
+    """A method that takes and gives bytes."""
+    return channel.unary_unary(f"/holdfast.v1.QueueService/{method}")
+
+
 async def test_bytes_that_are_no_request_are_refused(front: GrpcFront, queue: str) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{front.address[1]}") as channel:
         async with refused("malformed_request", grpc.StatusCode.INVALID_ARGUMENT):
-            await channel.unary_unary("/holdfast.v1.QueueService/Enqueue")(b"\xff" * 10)
+            await raw(channel, "Enqueue")(b"\xff" * 10)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/holdfast.v1.QueueService/Dequeue")(b"")
+            await raw(channel, "Dequeue")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -190,7 +196,7 @@ async def test_compressed_requests_are_refused(front: GrpcFront, queue: str) -> 
     async with grpc.aio.insecure_channel(address, compression=grpc.Compression.Gzip) as channel:
         large = pb.EnqueueRequest(queue=queue, messages=drafts(b"x" * (1 << 20)))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/holdfast.v1.QueueService/Enqueue")(large.SerializeToString())
+            await raw(channel, "Enqueue")(large.SerializeToString())
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

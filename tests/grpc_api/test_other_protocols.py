@@ -38,12 +38,13 @@ async def mqtt(front: GrpcFront) -> AsyncIterator[Raw]:
 
 
 async def leased(api: Api, queue: str) -> pb.Delivery:
+    delivery: pb.Delivery
     (delivery,) = (await api.Lease(pb.LeaseRequest(queue=queue))).deliveries
     return delivery
 
 
 async def depth(api: Api, queue: str) -> int:
-    return (await api.GetQueue(pb.GetQueueRequest(name=queue))).queue.depth
+    return int((await api.GetQueue(pb.GetQueueRequest(name=queue))).queue.depth)
 
 
 async def test_a_lease_over_grpc_is_acked_over_http_and_the_reverse(

@@ -65,7 +65,7 @@ OURS = [method for methods in METHODS for method in methods.found if method.path
 async def test_every_method_needs_a_credential_and_a_right(guarded: GrpcFront, method: Any) -> None:
     """The call is refused before its request is sent."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{guarded.address[1]}") as channel:
-        call = channel.stream_stream(method.path)
+        call: Any = channel.stream_stream(method.path)
         async with refused("unauthenticated", UNAUTHENTICATED):
             await call().read()
         if method.right is not None and not method.act:

@@ -58,18 +58,18 @@ async def test_health_says_whether_the_node_takes_work(front: GrpcFront, monkeyp
             "request_serializer": health_pb2.HealthCheckRequest.SerializeToString,
             "response_deserializer": health_pb2.HealthCheckResponse.FromString,
         }
-        check = opened.unary_unary("/grpc.health.v1.Health/Check", **kinds)
+        check: Any = opened.unary_unary("/grpc.health.v1.Health/Check", **kinds)
         for service in ("", "holdfast.v1.QueueService", "holdfast.v1.QueueAdmin"):
             assert (await check(health_pb2.HealthCheckRequest(service=service))).status == SERVING
         async with refused("service_not_found", grpc.StatusCode.NOT_FOUND):
             await check(health_pb2.HealthCheckRequest(service="other"))
-        watch = opened.unary_stream("/grpc.health.v1.Health/Watch", **kinds)(health_pb2.HealthCheckRequest())
+        watching: Any = opened.unary_stream("/grpc.health.v1.Health/Watch", **kinds)
+        watch = watching(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == SERVING
         monkeypatch.setattr(front, "closing", True)
         assert (await check(health_pb2.HealthCheckRequest())).status == NOT_SERVING
         assert (await watch.read()).status == NOT_SERVING
         monkeypatch.undo()
-        unknown = opened.unary_stream("/grpc.health.v1.Health/Watch", **kinds)
-        call = unknown(health_pb2.HealthCheckRequest(service="other"))
+        call = watching(health_pb2.HealthCheckRequest(service="other"))
         assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
         call.cancel()
