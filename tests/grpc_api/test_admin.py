@@ -134,14 +134,14 @@ async def test_dead_letters_are_listed_and_redriven(api: Api, queue: str) -> Non
     assert not (await api.ListDeadLetters(pb.ListDeadLettersRequest(queue=queue))).dead_letters
     await rejected(api, queue, b"1", b"2")
     listed = (await api.ListDeadLetters(pb.ListDeadLettersRequest(queue=queue))).dead_letters
-    assert sorted(letter.payload for letter in listed) == [b"1", b"2"]
-    assert {(letter.origin.reason, letter.origin.error, letter.origin.source_queue) for letter in listed} == {
+    assert sorted(one.payload for one in listed) == [b"1", b"2"]
+    assert {(one.origin.reason, one.origin.error, one.origin.source_queue) for one in listed} == {
         ("rejected", "no such customer", queue)
     }
     stats = (await api.GetQueueStats(pb.GetQueueStatsRequest(name=queue))).stats
     assert (stats.name, stats.dlq_messages, stats.enqueued, stats.total_messages) == (queue, 2, 2, 0)
     assert dict(stats.groups[0].dead) == {"rejected": 2}
-    one = pb.DeadLetterFilter(ids=[next(letter.id for letter in listed if letter.payload == b"1")])
+    one = pb.DeadLetterFilter(ids=[next(one.id for one in listed if one.payload == b"1")])
     dry = (await api.Redrive(pb.RedriveRequest(queue=queue, filter=one, dry_run=True))).job
     assert (dry.dry_run, dry.matched, dry.moved, dry.state) == (True, 1, 0, "done")
     job = (await api.Redrive(pb.RedriveRequest(queue=queue, filter=one))).job

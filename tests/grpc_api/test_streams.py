@@ -81,7 +81,7 @@ class Consumer:
 
     async def __aenter__(self) -> Consumer:
         await self.say(subscribe=self._subscribe)
-        assert (await self.hear()).WhichOneof("response") == "subscribed"
+        assert (await self.receive()).WhichOneof("response") == "subscribed"
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -90,14 +90,14 @@ class Consumer:
     async def say(self, **request: object) -> None:
         await self._call.write(pb.ConsumeRequest(**request))  # type: ignore[arg-type]
 
-    async def hear(self) -> pb.ConsumeResponse:
+    async def receive(self) -> pb.ConsumeResponse:
         response: pb.ConsumeResponse = await self._call.read()
         return response
 
     async def deliveries(self, number: int) -> list[pb.Delivery]:
         """So many, however they are divided."""
         while len(self._seen) < number:
-            self._seen += (await self.hear()).deliveries.deliveries
+            self._seen += (await self.receive()).deliveries.deliveries
         found, self._seen = self._seen[:number], self._seen[number:]
         return found
 
@@ -113,7 +113,7 @@ async def test_a_consumer_is_sent_no_more_than_its_credit(api: Api, queue: str) 
         settlements = [pb.Settlement(id=one.message.id, lease_token=one.lease_token) for one in first[:1]]
         wrong = pb.Settlement(id=first[1].message.id, lease_token=1)
         await consumer.say(settle=pb.SettleBatch(batch=5, settlements=[*settlements, wrong]))
-        seen: list[pb.ConsumeResponse] = [await consumer.hear(), await consumer.hear()]  # in either order
+        seen: list[pb.ConsumeResponse] = [await consumer.receive(), await consumer.receive()]  # in either order
         (settled,) = [one.settled for one in seen if one.HasField("settled")]
         assert (settled.batch, settled.settled.settled) == (5, 1)
         assert [error.problem.code for error in settled.settled.errors] == ["lease_lost"]
@@ -182,7 +182,7 @@ async def test_a_second_stream_of_a_consumer_takes_over(api: Api, queue: str) ->
     subscribe = pb.Subscribe(queue=queue, consumer="one")
     async with Consumer(api, subscribe) as first, Consumer(api, subscribe) as second:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await first.hear()
+            await first.receive()
         assert details_of(caught.value)[0] == "stream_ended"
         await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"1")))
         assert len(await second.deliveries(1)) == 1
@@ -192,7 +192,7 @@ async def test_a_stream_ends_with_its_queue(api: Api, queue: str) -> None:
     async with Consumer(api, pb.Subscribe(queue=queue)) as consumer:
         await api.DeleteQueue(pb.DeleteQueueRequest(name=queue))
         async with refused("queue_not_found", grpc.StatusCode.NOT_FOUND):
-            await consumer.hear()
+            await consumer.receive()
 
 
 async def test_consumers_share_a_queue(api: Api, queue: str) -> None:

@@ -15,6 +15,7 @@
     audit_shipping.py  sends the audit log on (audit_places.py: to syslog; audit_webhook.py)
     rates.py       token buckets of namespaces
     tls.py         the server's side of TLS, and the subject of a client's certificate
+    fronts/        what all fronts do: end long requests with their caller's credential, check redrives at both ends
     exposure.py    no listening beyond loopback without credentials
 
 Fronts read credentials from their protocol, ask the gate, and translate its answer to their protocol:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from holdfast.auth.long_requests import End
+from holdfast.auth.fronts.long_requests import End
 from holdfast.auth.principal import Action, Principal
 from holdfast.auth.tls import subject_of_pem
 from holdfast.broker.node import Node

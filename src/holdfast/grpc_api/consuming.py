@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from holdfast.auth.long_requests import expired
+from holdfast.auth.fronts.long_requests import expired
 from holdfast.auth.principal import Action
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.parts.subscriptions import Subscription
@@ -147,14 +147,14 @@ class Consumer:
         """Take what the client says until it has said its last: it may still be sent deliveries then."""
         try:
             while (raw := await self._call.receive(patient=True)) is not None:
-                self._hear(decode(pb.ConsumeRequest, raw))
+                self._receive(decode(pb.ConsumeRequest, raw))
                 while len(self._answers) > UNSENT_MAX:
                     self._room.clear()
                     await self._room.wait()
         except HoldfastError as error:
             self.end(error)
 
-    def _hear(self, request: pb.ConsumeRequest) -> None:
+    def _receive(self, request: pb.ConsumeRequest) -> None:
         match request.WhichOneof("request"):
             case "settle":
                 self._settle(request.settle)
@@ -175,7 +175,7 @@ class Consumer:
             done = settle(call, *self._group, batch.settlements)
         except HoldfastError as error:
             errors = item_errors(dict.fromkeys(range(len(batch.settlements)), error))
-            self._tell(number, pb.SettleResponse(errors=errors))
+            self._notify(number, pb.SettleResponse(errors=errors))
             return
         if number or done.errors:
             done.submission.on_done(partial(self._settled, number, done.response()))
@@ -184,9 +184,9 @@ class Consumer:
         if error is not None:
             self.end(error)
         else:
-            self._tell(number, response)
+            self._notify(number, response)
 
-    def _tell(self, number: int, response: pb.SettleResponse) -> None:
+    def _notify(self, number: int, response: pb.SettleResponse) -> None:
         self._answer(pb.ConsumeResponse(settled=pb.SettledBatch(batch=number, settled=response)))
 
     # --- what it is sent --------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.auth import redrive_rights
+from holdfast.auth.fronts import redrive_rights
 from holdfast.auth.principal import Action
 from holdfast.broker.parts.redrive_jobs import Job, RedriveRequest
 from holdfast.engine.dead_letters import DeadLetterFilter

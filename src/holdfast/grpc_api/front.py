@@ -9,8 +9,8 @@ import grpc
 import structlog
 
 from holdfast.auth import exposure
+from holdfast.auth.fronts.long_requests import LongRequests
 from holdfast.auth.gate import Gate
-from holdfast.auth.long_requests import LongRequests
 from holdfast.auth.principal import Principal
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.enqueue_batcher import EnqueueBatcher

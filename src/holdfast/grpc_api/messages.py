@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from holdfast.auth.long_requests import expired
+from holdfast.auth.fronts.long_requests import expired
 from holdfast.auth.principal import Action
 from holdfast.broker.dispatch.dispatcher import releases
 from holdfast.core.commands import Leased

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from functools import partial
 
-from holdfast.auth.long_requests import End
+from holdfast.auth.fronts.long_requests import End
 from holdfast.auth.principal import Action
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.grpc_api.call import Call, decode

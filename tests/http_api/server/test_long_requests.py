@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from holdfast.auth import long_requests
+from holdfast.auth.fronts import long_requests
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node

@@ -7,8 +7,8 @@ from functools import partial
 import msgspec
 
 from holdfast import wire
+from holdfast.auth.fronts.redrive_rights import check_destination
 from holdfast.auth.principal import Action
-from holdfast.auth.redrive_rights import check_destination
 from holdfast.core.audits import Audit
 from holdfast.engine.audited_redrive import RedriveResult, Rights
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound

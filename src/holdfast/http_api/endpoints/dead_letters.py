@@ -7,7 +7,7 @@ from contextlib import aclosing
 import msgspec
 
 from holdfast import wire
-from holdfast.auth import redrive_rights
+from holdfast.auth.fronts import redrive_rights
 from holdfast.auth.principal import Action
 from holdfast.broker.parts.redrive_jobs import Job, RedriveRequest
 from holdfast.engine.catalog import QueueName

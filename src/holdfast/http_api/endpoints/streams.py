@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from holdfast import wire
-from holdfast.auth.long_requests import expired
+from holdfast.auth.fronts.long_requests import expired
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.parts.subscriptions import Subscription
 from holdfast.core.commands import Leased, Verb

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
 
+from holdfast.auth.fronts.long_requests import LongRequests, expired
 from holdfast.auth.gate import Gate
-from holdfast.auth.long_requests import LongRequests, expired
 from holdfast.auth.principal import Principal
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.enqueue_batcher import EnqueueBatcher
