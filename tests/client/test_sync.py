@@ -73,7 +73,7 @@ def as_sync(signature: str) -> str:
     [
         (Client, SyncClient, FOR_THE_CLIENTS_OWN_PARTS),
         (Consumer, SyncConsumer, {"__init__", "done", "lose", "reserve", "free"}),
-        (Message, SyncMessage, {"__init__", "lose", "hold", "finish"}),
+        (Message, SyncMessage, {"__init__", "lose", "hold", "finish", "time_out", "on_stop"}),
         (Transaction, SyncTransaction, {"__init__"}),
         (Schedules, SyncSchedules, {"__init__"}),
     ],

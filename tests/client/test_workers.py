@@ -120,7 +120,7 @@ async def test_a_handler_may_take_the_message_too(client: Client) -> None:
         await message.ack()
 
     @worker("sync")
-    def two(job: str, message: SyncMessage, unused: int = 0) -> None:
+    def two(job: str, message: SyncMessage) -> None:
         seen.append((job, message.queue, message.key))
         message.extend("1m")
         message.reject("by hand")
@@ -149,8 +149,6 @@ def test_a_worker_is_still_the_function() -> None:
 
 
 def test_a_function_that_no_message_fits_is_refused_when_it_is_made() -> None:
-    def three(a: int, b: int) -> None: ...
-
     def starred(*args: int) -> None: ...
 
     def mixed(message: Message) -> None: ...
@@ -158,7 +156,6 @@ def test_a_function_that_no_message_fits_is_refused_when_it_is_made() -> None:
     async def mixed_too(message: SyncMessage) -> None: ...
 
     for function, problem in (
-        (three, "takes 'b' too"),
         (starred, "given by name"),
         (mixed, "takes a SyncMessage"),
         (mixed_too, "takes a Message"),
@@ -198,7 +195,7 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
     }
     assert "payload is not UTF-8" in dead[b"\xff"].error  # type: ignore[union-attr]
     waiting = {view.body(): view.deliveries[0] async for view in client.browse("jobs")}
-    assert {body: (status.state, status.error) for body, status in waiting.items()} == {
+    assert {body: (status.state, status.error.partition("\n")[0]) for body, status in waiting.items()} == {
         b"retry": ("scheduled", "later"),
         b"fail": ("scheduled", "ZeroDivisionError: oh"),
         b"release": ("scheduled", ""),
@@ -211,7 +208,7 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
     broker.advance("90m")
     assert await Workers(handle).work_off(client) == 1
     assert [
-        dead_letter.origin.error
+        dead_letter.origin.error.partition("\n")[0]
         async for dead_letter in client.dead_letters("jobs", error="zero")
         if dead_letter.origin
     ] == ["ZeroDivisionError: oh"]
@@ -241,10 +238,14 @@ async def test_a_handler_that_exits_or_is_cancelled_inside_fails_its_message_and
     await client.send_many("jobs", ["exit", "cancelled", "good"])
     await client.send_many("threads", ["exit", "good"])
     assert await Workers(handle, threaded).work_off(client) == 5
-    errors = [dead_letter.origin.error async for dead_letter in client.dead_letters("jobs") if dead_letter.origin]
-    assert errors == ["SystemExit: bye", "CancelledError: "]
-    errors = [dead_letter.origin.error async for dead_letter in client.dead_letters("threads") if dead_letter.origin]
-    assert errors == ["SystemExit: 3"]
+    assert await _dead_errors(client, "jobs") == ["SystemExit: bye", "CancelledError: "]
+    assert await _dead_errors(client, "threads") == ["SystemExit: 3"]
+
+
+async def _dead_errors(client: Client, queue: str) -> list[str]:
+    """The errors of dead letters, without their tracebacks."""
+    found = [dead_letter.origin.error async for dead_letter in client.dead_letters(queue) if dead_letter.origin]
+    return [error.partition("\n")[0] for error in found]
 
 
 async def test_what_it_returns_goes_to_whoever_asked(client: Client) -> None:

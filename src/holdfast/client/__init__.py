@@ -24,6 +24,7 @@ from holdfast.client.sync import SyncMessage as SyncMessage
 from holdfast.client.sync import SyncTransaction as SyncTransaction
 from holdfast.client.tls import Tls as Tls
 from holdfast.client.transactions import Transaction as Transaction
+from holdfast.client.workers import Job as Job
 from holdfast.client.workers import Middleware as Middleware
 from holdfast.client.workers import Proceed as Proceed
 from holdfast.client.workers import Reject as Reject
@@ -31,6 +32,8 @@ from holdfast.client.workers import Release as Release
 from holdfast.client.workers import Retry as Retry
 from holdfast.client.workers import Worker as Worker
 from holdfast.client.workers import Workers as Workers
+from holdfast.client.workers import handled_message as handled_message
+from holdfast.client.workers import use_client as use_client
 from holdfast.client.workers import worker as worker
 from holdfast.client.workflow_state import State as State
 from holdfast.wire import Draft as Draft

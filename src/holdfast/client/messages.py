@@ -165,8 +165,11 @@ class Message(Received):
         """How long a lease lasts, if that is known."""
         self.settled: wire.Action | None = None
         """How it was settled."""
+        self.timed_out = False
+        """Whether it was worked on for longer than the worker's `timeout`."""
         self._lost = False
         self._on_lost: list[Callable[[], None]] = []
+        self._on_stop: list[Callable[[], None]] = []
         self._settling = False
         self._scopes: list[LeaseScope] = []
 
@@ -192,7 +195,25 @@ class Message(Received):
         callbacks, self._on_lost = self._on_lost, []
         for callback in callbacks:
             callback()
+        self._notify_stop()
         return True
+
+    def time_out(self) -> None:
+        """A function that cannot be cancelled is told that it should stop; its worker settles the message."""
+        self.timed_out = True
+        self._notify_stop()
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call this, on the client's event loop, when the lease is lost or the time of the job is over."""
+        if self._lost or self.timed_out:
+            callback()
+        else:
+            self._on_stop.append(callback)
+
+    def _notify_stop(self) -> None:
+        callbacks, self._on_stop = self._on_stop, []
+        for callback in callbacks:
+            callback()
 
     async def ack(self) -> None:
         """Done for this group. Durable when this returns."""

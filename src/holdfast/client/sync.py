@@ -55,13 +55,14 @@ class SyncMessage(Received):
 
     @property
     def lost(self) -> bool:
-        """True when the lease was lost: another consumer may be working on the message now. A function that runs long
-        should look at it and stop, since a thread cannot be cancelled."""
-        return self._message.lost
+        """True when the lease was lost, or the time of the job is over: another consumer may be working on the message
+        now. A function that runs long should look at it and stop, since a thread cannot be cancelled."""
+        return self._message.lost or self._message.timed_out
 
     def on_lost(self, callback: Callable[[], None]) -> None:
-        """Call this, on the client's thread, when the lease is lost while the message is not settled."""
-        self._portal.call(lambda: self._message.on_lost(callback))
+        """Call this, on the client's thread, when the lease is lost while the message is not settled, or when the time
+        of the job is over."""
+        self._portal.call(lambda: self._message.on_stop(callback))
 
     def ack(self) -> None:
         """Done for this group. Durable when this returns."""

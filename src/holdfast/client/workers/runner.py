@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from holdfast.client.client import Client
@@ -20,6 +21,8 @@ from holdfast.client.consumer import Consumer
 from holdfast.client.messages import Message, release_unsettled
 from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
+from holdfast.client.workers.context import use_client
+from holdfast.client.workers.counts import Counts
 from holdfast.client.workers.thread_pool import ThreadPool
 from holdfast.client.workers.worker import Middleware, Worker, settle_reliably
 from holdfast.errors import InvalidArgument
@@ -34,6 +37,7 @@ EXIT_SIGNAL = 128
 
 AnyWorker = Worker[..., Any]
 Connect = Callable[[], Client]
+Lifespan = Callable[[Client], AbstractAsyncContextManager[object]]
 
 
 class Workers:
@@ -42,12 +46,26 @@ class Workers:
         app = Workers(send_email, resize_image)
         app.run()                                   # or: holdfast worker module:app
 
-    `drain` is how long handlers may take to finish after a stop.
+    `drain` is how long handlers may take to finish after a stop. `lifespan` is an asynchronous context manager around
+    everything: it is called with the client, opens pools before the first message is taken, and closes them when the
+    last handler has finished.
     """
 
-    def __init__(self, *workers: AnyWorker, middleware: Sequence[Middleware] = (), drain: Duration = DRAIN) -> None:
+    def __init__(
+        self,
+        *workers: AnyWorker,
+        middleware: Sequence[Middleware] = (),
+        drain: Duration = DRAIN,
+        lifespan: Lifespan | None = None,
+    ) -> None:
         self.workers = list(workers)
         self.middleware = tuple(middleware)
+        self.lifespan = lifespan
+        self.counts = Counts()
+        self.end_when_stuck = False
+        """End when a worker has abandoned as many threads as it may have: a supervisor starts a new process."""
+        self.stuck = asyncio.Event()
+        """Set when that is so."""
         self._drain_seconds = seconds(drain, "drain")
 
     def add(self, worker: AnyWorker) -> AnyWorker:
@@ -81,22 +99,41 @@ class Workers:
         """
         if not self.workers:
             raise InvalidArgument(field="workers", problem="are none: give Workers at least one")
-        loops = [_WorkerLoop(worker, client, self.middleware) for worker in self.workers]
+        async with AsyncExitStack() as stack:
+            await self._begin(stack, client)
+            return await self._serve(client, stop or asyncio.Event())
+
+    async def _begin(self, stack: AsyncExitStack, client: Client) -> None:
+        stack.enter_context(use_client(client))
+        if self.lifespan is not None:
+            await stack.enter_async_context(self.lifespan(client))
+
+    async def _serve(self, client: Client, stop: asyncio.Event) -> bool:
+        loops = [_WorkerLoop(worker, client, self) for worker in self.workers]
         running = [asyncio.create_task(loop.run()) for loop in loops]
-        stopping = asyncio.create_task((stop or asyncio.Event()).wait())
+        self.stuck = asyncio.Event()
+        stopping = [asyncio.create_task(stop.wait())]
+        if self.end_when_stuck:
+            stopping.append(asyncio.create_task(self.stuck.wait()))
         try:
-            await asyncio.wait((stopping, *running), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*stopping, *running), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopping.cancel()
+            for task in stopping:
+                task.cancel()
             finished = await asyncio.gather(*(loop.drain(self._drain_seconds) for loop in loops))
             results = await asyncio.gather(*running, return_exceptions=True)
         for result in results:
             if result is not None:
                 raise result
-        return all(finished)
+        return all(finished) and not self.stuck.is_set()
 
     async def work_off(self, client: Client) -> int:
         """Work until no message is ready. Returns how many were handled: for tests and scheduled jobs."""
+        async with AsyncExitStack() as stack:
+            await self._begin(stack, client)
+            return await self._work_off(client)
+
+    async def _work_off(self, client: Client) -> int:
         total = 0
         while True:
             counts = [await _work_off(worker, client, self.middleware) for worker in self.workers]
@@ -108,10 +145,10 @@ class Workers:
 class _WorkerLoop:
     """The loop of one worker."""
 
-    def __init__(self, worker: AnyWorker, client: Client, around: Sequence[Middleware]) -> None:
+    def __init__(self, worker: AnyWorker, client: Client, app: Workers) -> None:
         self._worker = worker
         self._client = client
-        self._around = around
+        self._app = app
         self._threads = ThreadPool(worker.concurrency, worker.name)
         self._portal = Portal.of(asyncio.get_running_loop())
         self._consumer: Consumer = client.consume(
@@ -123,12 +160,16 @@ class _WorkerLoop:
             read_ahead=worker.prefetch is None,
         )
         self._slots = asyncio.Semaphore(worker.concurrency)
+        self._stopped = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Message] = {}
 
     async def run(self) -> None:
         log.info("%r is running, %d at a time", self._worker, self._worker.concurrency)
         while True:
             await self._slots.acquire()
+            await self._threads.room()
+            if self._worker.rate is not None:
+                await self._worker.rate.take(self._stopped)
             message = await self._consumer.next()
             if message is None:
                 return
@@ -141,9 +182,17 @@ class _WorkerLoop:
     async def _work_on(self, message: Message) -> None:
         """The function's place is free when it ends: the next message need not wait until this one is settled."""
         try:
-            settle = await self._worker.handle(message, self._client, self._threads, self._portal, self._around)
+            await self._threads.room()
+            with self._app.counts.counting(self._worker.queue) as count:
+                settle = await self._worker.handle(
+                    message, self._client, self._threads, self._portal, self._app.middleware
+                )
+                count.failed = settle != message.ack and message.settled != "ack"
         finally:
             self._slots.release()
+            if self._threads.full:
+                self._app.stuck.set()
+                log.error("%s takes no message: all its threads hang", self._worker.name)
         if settle is not None:
             await settle_reliably(message, settle)
 
@@ -159,6 +208,7 @@ class _WorkerLoop:
     async def drain(self, timeout_seconds: float) -> bool:
         """Wait until running handlers finish, for `timeout_seconds` at most; release the rest."""
         await self._consumer.stop()
+        self._stopped.set()
         if self._tasks:
             log.info("%r finishes %d messages", self._worker, len(self._tasks))
             await asyncio.wait(self._tasks, timeout=timeout_seconds)

@@ -7,8 +7,9 @@ import functools
 import inspect
 import logging
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.client.client import HOLD, Client
 from holdfast.client.consumer import RETRY_SECONDS
@@ -16,9 +17,12 @@ from holdfast.client.lease_scope import LeaseScope
 from holdfast.client.messages import Message
 from holdfast.client.portal import Portal
 from holdfast.client.sync import SyncMessage
-from holdfast.client.times import Duration
+from holdfast.client.times import Duration, seconds
 from holdfast.client.workers.arguments import Unreadable, call_of
+from holdfast.client.workers.context import handling
+from holdfast.client.workers.job_policy import TRACEBACK_LENGTH, Backoff, RetryRule, StartRate, Timeout
 from holdfast.client.workers.outcomes import Reject, Release, ReleaseDelays, Retry
+from holdfast.client.workers.sending import Sending, Unique
 from holdfast.client.workers.thread_pool import ThreadPool
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
 
@@ -39,8 +43,9 @@ CONCURRENCY_MAX = 1_000  # the greatest prefetch of a consumer
 ERROR_LENGTH = 1_000  # characters of an exception that are kept with the message
 
 
-class Worker(Generic[Parameters, Result]):
-    """A handler of a queue's messages. It can still be called as the function it is."""
+class Worker(Sending[Parameters, Result]):
+    """A handler of a queue's messages. It can still be called as the function it is, and `send` enqueues a message for
+    it."""
 
     def __init__(
         self,
@@ -53,22 +58,30 @@ class Worker(Generic[Parameters, Result]):
         lease: Duration | None = None,
         hold: Duration = HOLD,
         middleware: Sequence[Middleware] = (),
+        timeout: Duration | None = None,
+        retries: int | None = None,
+        backoff: Backoff | None = None,
+        rate: str | None = None,
+        unique: Unique = False,
         local_names: dict[str, Any] | None = None,
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidArgument(field="concurrency", problem=f"is 1 to {CONCURRENCY_MAX}, not {concurrency}")
         self.function = function
+        self.asynchronous = inspect.iscoroutinefunction(function)
+        self._call = call_of(function, self.asynchronous, local_names or {})
+        super().__init__(queue, self._call, unique)
         self._function: Callable[..., Any] = function  # called by what its annotations say, not by its type
-        self.queue = queue
         self.group = group
         self.concurrency = concurrency
         self.prefetch = prefetch
         self.lease = lease
         self.hold = hold
         self.middleware = tuple(middleware)
-        self.asynchronous = inspect.iscoroutinefunction(function)
+        self.timeout_seconds = None if timeout is None else seconds(timeout, "timeout")
+        self.rate = None if rate is None else StartRate(rate)
+        self._retry_rule = RetryRule(retries, backoff)
         self._release_delays = ReleaseDelays()
-        self._call = call_of(function, self.asynchronous, local_names or {})
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
@@ -87,17 +100,19 @@ class Worker(Generic[Parameters, Result]):
         """Call the function with a message. Returns how the message is to be settled; None: not at all.
 
         If the lease is lost, an asynchronous function is cancelled. A thread cannot be: the function sees it on its
-        message, and its result is dropped.
+        message, and its result is dropped. The same if its time is over; then the thread is abandoned.
         """
+        with handling(message, client):
+            return await self._handle(message, client, threads, portal, around)
+
+    async def _handle(
+        self, message: Message, client: Client, threads: ThreadPool, portal: Portal, around: Sequence[Middleware]
+    ) -> Settle | None:
         proceed: Proceed = functools.partial(self._invoke, message, threads, portal)
         for middleware in reversed((*around, *self.middleware)):  # the first is the outermost
             proceed = functools.partial(middleware, message, proceed)
         try:
-            if self.asynchronous:
-                async with LeaseScope(message):
-                    result = await proceed()
-            else:
-                result = await proceed()
+            result = await self._in_time(message, proceed)
             if message.lost:
                 log.warning("%s has finished with %r after its lease was lost: it is not acked", self.name, message)
                 return None
@@ -114,6 +129,23 @@ class Worker(Generic[Parameters, Result]):
             return self._failed(message, error)
         self._release_delays.forget(message.id)
         return message.ack if message.settled is None else None
+
+    async def _in_time(self, message: Message, proceed: Proceed) -> object:
+        """What the function returns. Raises Timeout when its time is over."""
+        timer = asyncio.timeout(self.timeout_seconds)
+        try:
+            if not self.asynchronous:
+                async with timer:
+                    return await proceed()
+            async with LeaseScope(message), timer:
+                return await proceed()
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            message.time_out()
+            if not self.asynchronous:
+                log.error("%s has worked on %r for too long; its thread is abandoned", self.name, message)
+            raise Timeout(f"took longer than {self.timeout_seconds:g} s") from error
 
     async def _invoke(self, message: Message, threads: ThreadPool, portal: Portal) -> object:
         if self.asynchronous:
@@ -132,7 +164,7 @@ class Worker(Generic[Parameters, Result]):
             self._release_delays.forget(message.id)
         match error:
             case Retry():
-                return functools.partial(message.nack, error.delay, str(error))
+                return self._again(message, str(error), error.delay)
             case Reject():
                 return functools.partial(message.reject, str(error))
             case Release():
@@ -143,8 +175,23 @@ class Worker(Generic[Parameters, Result]):
                 return functools.partial(message.reject, str(error)[:ERROR_LENGTH])
             case _:
                 log.error("%s failed with %r", self.name, message, exc_info=error)
-                error_text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
-                return functools.partial(message.nack, error=error_text)
+                return self._again(message, failure_text(error))
+
+    def _again(self, message: Message, error: str, delay: Duration | None = None) -> Settle:
+        """Repeat the job as the worker says, else the queue; or not, if this was the last attempt."""
+        if self._retry_rule.is_last(message.attempt):
+            return functools.partial(message.reject, error)
+        pause = self._retry_rule.pause(message.attempt) if delay is None else delay
+        return functools.partial(message.nack, pause, error)
+
+
+def failure_text(error: BaseException) -> str:
+    """What is kept of a failure with its message: the exception, and the end of its traceback, where it was raised."""
+    told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+    if error.__traceback__ is None:
+        return told
+    trace = "".join(traceback.format_tb(error.__traceback__))[-TRACEBACK_LENGTH:]
+    return f"{told}\n{trace.rstrip()}"
 
 
 async def settle_reliably(message: Message, settle: Settle) -> None:
@@ -172,6 +219,11 @@ def worker(
     lease: Duration | None = None,
     hold: Duration = HOLD,
     middleware: Sequence[Middleware] = (),
+    timeout: Duration | None = None,
+    retries: int | None = None,
+    backoff: Backoff | None = None,
+    rate: str | None = None,
+    unique: Unique = False,
 ) -> Callable[[Callable[Parameters, Result]], Worker[Parameters, Result]]:
     """Make a worker of a function; `async def` or an ordinary one, which is called on threads.
 
@@ -183,6 +235,14 @@ def worker(
     Up to `prefetch` messages are leased at a time, those included that are being settled. By default that is
     `concurrency`, and more where the function is quick (see `read_ahead` of `Client.consume`). Leases last for `lease`
     or the queue's `delivery_timeout`, and are extended while it runs, for `hold` at most.
+
+    After `timeout` an `async def` is cancelled, and the thread of an ordinary function is abandoned: the job has
+    failed. A failed job is repeated `retries` times, after `backoff` (the first pause, which doubles up to an hour, or
+    a list of pauses); what is not given is as the queue's retry policy says. `rate`, as 100/s or 5/m, bounds how many
+    start in this process.
+
+    `send` enqueues a job; with `unique` not one with the same arguments as another that was sent within the queue's
+    `dedup_window`. `unique` may be a function of the arguments that returns what is compared.
     """
     local_names = sys._getframe(1).f_locals  # noqa: SLF001 - types of payloads may be local to where the worker is made
 
@@ -196,6 +256,11 @@ def worker(
             lease=lease,
             hold=hold,
             middleware=middleware,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            rate=rate,
+            unique=unique,
             local_names=dict(local_names),
         )
 
