@@ -6,6 +6,8 @@ Only a test that fails waits for as long as this; one that passes goes on as soo
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 
 PATIENCE_SECONDS = 120.0
@@ -20,3 +22,12 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.001)
+
+
+def until_sync(condition: Callable[[], object]) -> None:
+    """The same for a test that has no loop: it waits for other processes."""
+    pause = threading.Event()
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < ends, "what the test waits for does not happen"
+        pause.wait(0.02)

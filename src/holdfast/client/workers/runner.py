@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import Any
 
 from holdfast.client.client import Client
@@ -22,7 +22,6 @@ from holdfast.client.messages import Message, release_unsettled
 from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
 from holdfast.client.workers.context import use_client
-from holdfast.client.workers.counts import Counts
 from holdfast.client.workers.thread_pool import ThreadPool
 from holdfast.client.workers.worker import Middleware, Worker, settle_reliably
 from holdfast.errors import InvalidArgument
@@ -37,6 +36,7 @@ EXIT_SIGNAL = 128
 
 AnyWorker = Worker[..., Any]
 Connect = Callable[[], Client]
+Beside = Callable[[], AbstractAsyncContextManager[object]]
 Lifespan = Callable[[Client], AbstractAsyncContextManager[object]]
 
 
@@ -61,7 +61,7 @@ class Workers:
         self.workers = list(workers)
         self.middleware = tuple(middleware)
         self.lifespan = lifespan
-        self.counts = Counts()
+        self.draining = False
         self.end_when_stuck = False
         """End when a worker has abandoned as many threads as it may have: a supervisor starts a new process."""
         self.stuck = asyncio.Event()
@@ -73,20 +73,21 @@ class Workers:
         self.workers.append(worker)
         return worker
 
-    def run(self, connect: Connect = Client) -> int:
+    def run(self, connect: Connect = Client, beside: Beside = nullcontext) -> int:
         """Run until a signal arrives. Returns the process's exit code: 0 if everything was finished, else 1.
 
-        `connect` makes the client; by default a client of the server that `HOLDFAST_URL` names.
+        `connect` makes the client; by default a client of the server that `HOLDFAST_URL` names. `beside` is an
+        asynchronous context manager around everything, from before the connection until after the last job.
         """
-        return asyncio.run(self._run(connect))
+        return asyncio.run(self._run(connect, beside))
 
-    async def _run(self, connect: Connect) -> int:
+    async def _run(self, connect: Connect, beside: Beside) -> int:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _on_signal, number, stop)
         try:
-            async with connect() as client:
+            async with beside(), connect() as client:
                 return EXIT_DONE if await self.serve(client, stop) else EXIT_FAILED
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,13 +112,14 @@ class Workers:
     async def _serve(self, client: Client, stop: asyncio.Event) -> bool:
         loops = [_WorkerLoop(worker, client, self) for worker in self.workers]
         running = [asyncio.create_task(loop.run()) for loop in loops]
-        self.stuck = asyncio.Event()
+        self.stuck, self.draining = asyncio.Event(), False
         stopping = [asyncio.create_task(stop.wait())]
         if self.end_when_stuck:
             stopping.append(asyncio.create_task(self.stuck.wait()))
         try:
             await asyncio.wait((*stopping, *running), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.draining = True
             for task in stopping:
                 task.cancel()
             finished = await asyncio.gather(*(loop.drain(self._drain_seconds) for loop in loops))
@@ -183,11 +185,7 @@ class _WorkerLoop:
         """The function's place is free when it ends: the next message need not wait until this one is settled."""
         try:
             await self._threads.room()
-            with self._app.counts.counting(self._worker.queue) as count:
-                settle = await self._worker.handle(
-                    message, self._client, self._threads, self._portal, self._app.middleware
-                )
-                count.failed = settle != message.ack and message.settled != "ack"
+            settle = await self._worker.handle(message, self._client, self._threads, self._portal, self._app.middleware)
         finally:
             self._slots.release()
             if self._threads.full:
