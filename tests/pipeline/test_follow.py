@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from holdfast.client import SyncClient
@@ -134,3 +135,14 @@ def test_following_joins_files_and_lets_go_of_what_is_old(
     assert {table.spec.name: table.version for table in lake.tables} == versions, "what lives on is left alone"
     left = rows(lake, "messages")
     assert {row["message_id"] for row in left} == {row["message_id"] for row in left if row["outcome"] is None}
+    root, version = str(lake.messages.root), lake.messages.version
+    traffic.go(30)
+    traffic.export()
+    with lake.lock():
+        Builder(lake, spark, Stages(), RefreshOptions(compact=False, retention_hours=2)).refresh()
+        assert DeltaTable(root, version=version).to_pyarrow_table().num_rows == len(left), "as it was"
+        traffic.go(30)
+        traffic.export()
+        Builder(lake, spark, Stages(), RefreshOptions(compact=False, retention_hours=0)).refresh()
+    with pytest.raises(FileNotFoundError):
+        DeltaTable(root, version=version).to_pyarrow_table()

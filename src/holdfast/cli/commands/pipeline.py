@@ -25,7 +25,7 @@ from holdfast.cli.support.numbers import count, plural
 from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import show_json, show_note, show_rows, show_table
 from holdfast.cli.support.pipeline_job import EXIT_BROKEN, parsed, running, spark_options
-from holdfast.units import SECOND, parse_duration
+from holdfast.units import HOUR, SECOND, parse_duration
 
 if TYPE_CHECKING:
     from holdfast.pipeline.build.follow import RefreshResult
@@ -58,6 +58,12 @@ for command in (history, report, triage, redrive, runs, load, replay):
 @click.option("--batch-rows", type=click.IntRange(1), default=4_000_000, show_default=True, help="Events in one batch.")
 @click.option("--keep", help="Remove rows that ended longer ago than this, as 90d. [default: keep everything]")
 @click.option(
+    "--retention",
+    default="1h",
+    show_default=True,
+    help="How long the tables can be read as they were: replaced files stay so long. At least 1h.",
+)
+@click.option(
     "--compact/--no-compact", default=True, help="Compact small files when there are many.", show_default=True
 )
 @click.option("--rebuild", is_flag=True, help="Delete the tables and rebuild them from the journal.")
@@ -68,6 +74,7 @@ def build(
     interval: str,
     batch_rows: int,
     keep: str | None,
+    retention: str,
     compact: bool,
     rebuild: bool,
     output: str,
@@ -79,11 +86,16 @@ def build(
     """
     pause = parsed("--interval", parse_duration, interval) / SECOND
     age = parsed("--keep", parse_duration, keep) / SECOND if keep else 0.0
+    retention_hours = -(-parsed("--retention", parse_duration, retention) // HOUR)
+    if parsed("--retention", parse_duration, retention) < HOUR:
+        raise click.BadParameter("is at least 1h: files must stay while somebody reads them", param_hint="--retention")
     stop = threading.Event()
     with running("build", job_options) as job:
         from holdfast.pipeline.build.follow import Builder, RefreshOptions  # noqa: PLC0415 - Spark
 
-        wanted = RefreshOptions(batch_rows=batch_rows, compact=compact, keep_seconds=age)
+        wanted = RefreshOptions(
+            batch_rows=batch_rows, compact=compact, keep_seconds=age, retention_hours=retention_hours
+        )
         builder = Builder(job.lake, job.spark, job.stages, wanted, job.progress)
         with job.lake.lock():
             if rebuild:

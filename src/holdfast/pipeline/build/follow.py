@@ -20,8 +20,8 @@ from holdfast.pipeline.lake import maintenance
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
-SWEEP_HOURS = 1
-"""How long replaced files stay: long enough for readers that have them open."""
+RETENTION_HOURS = 1
+"""How long replaced files stay at least: long enough for readers that have them open."""
 
 RETAIN_SECONDS = (60.0, 3600.0)
 """Between two searches for expired rows: a fiftieth of the age, but within these bounds."""
@@ -36,6 +36,8 @@ class RefreshOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A table is compacted when it has this many small files."""
     keep_seconds: float = 0.0
     """Remove rows that ended longer ago; 0: keep everything."""
+    retention_hours: int = RETENTION_HOURS
+    """How long replaced files stay: so long a table can be read as it was."""
 
 
 class RefreshResult(msgspec.Struct, kw_only=True):
@@ -84,7 +86,7 @@ class Builder:
             before = datetime.now(UTC) - timedelta(seconds=wanted.keep_seconds)
             done.expired_rows = maintenance.retain(lake, spark, stages, before)
         if done.built.batches or done.compacted or done.expired_rows:
-            done.swept = maintenance.sweep(lake, stages, SWEEP_HOURS)
+            done.swept = maintenance.sweep(lake, stages, wanted.retention_hours)
         return done
 
     def _committed(self, events: int, of: int) -> None:
