@@ -20,7 +20,7 @@ ROOMS_ABOVE = ("broker", "journal", "http_api", "mqtt", "testing", "cli")
 WAYS_TO_A_SHARD = {
     "queue": {"shards", "shard", "chosen", "route", "route_dead_letters"},
     "catalog": {"shard", "queue_of"},
-    "engine": {"step", "heads", "oldest_places", "new_shard", "wake_ups", "dead_lettering"},
+    "engine": {"step", "step_all", "heads", "oldest_places", "new_shard", "wake_ups", "dead_lettering"},
 }
 INSIDE_A_SHARD = {"shard": {"groups", "cursors", "cached_records", "masks", "removable", "orphans", "logs"}}
 

@@ -117,6 +117,24 @@ def test_a_lease_that_stops_behind_a_hot_key_says_so(memory: Rig, monkeypatch: p
     assert memory.engine.unfinished == set()
 
 
+def test_a_partition_in_line_that_a_lease_has_ticked_waits_for_what_is_next(
+    memory: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.create_queue(partitions=3)
+    memory.create_group("g")
+    for delay in (1, 1, 1, 10, 10, 10):
+        memory.enqueue(Draft(b"m", deliver_at=memory.now + delay * SECOND))
+    monkeypatch.setattr("holdfast.engine.engine.TICK_DELIVERIES_MAX", 1)
+    memory.now += SECOND
+    memory.engine.tick(memory.now)
+    assert memory.engine.wake_at() == 0, "one is in line"
+    assert len(memory.lease(3)) == 3
+    memory.engine.tick(memory.now)
+    assert memory.engine.wake_at() == memory.now + 9 * SECOND
+    memory.advance(9 * SECOND)
+    assert len(memory.lease(3)) == 3
+
+
 def test_a_lease_ticks_a_partition_that_becomes_due_while_another_is_ticked(
     memory: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +286,7 @@ def test_what_was_read_for_a_search_that_failed_is_read_again(cell: Rig, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.core.shard.read_places", broken)
         with pytest.raises(ZeroDivisionError):
-            cell.engine.heads(shard, "g")
+            cell.engine.heads([shard], "g")
     assert shard._have == {}
     assert [leased.message.payload for leased in cell.lease(1)] == [b"m"]
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,14 +17,16 @@ from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue as BrokerQueue
-from holdfast.engine.dead_lettering import DeadLettering
-from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.dead_lettering import Candidates, DeadLettering
+from holdfast.engine.engine import Engine, Limits, Step
 from holdfast.engine.queues import add_queue
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Remote, open_store
 from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
+from holdfast.store.remote.simulated import SimulatedServer, SimulatedTable
+from holdfast.store.remote.store import RemoteStore
 from holdfast.store.rocks import RocksStore
 from tests import postgres
 from tests.simulation.compare import adopt, came_through, check_same
@@ -42,6 +44,7 @@ from tests.waiting import PATIENCE_SECONDS
 R = TypeVar("R")
 
 NAMESPACE = "default"
+READ_TIME = 1_000  # of a store that is far away
 TRACE = bool(os.environ.get("TRACE"))
 
 
@@ -57,13 +60,24 @@ class TracedEngine(Engine):
     def step(self, queue: BrokerQueue, shard: Shard, command: Command[R], now: int) -> R:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
         reply = super().step(queue, shard, command, now)
+        self._trace(queue, shard, command, reply, now)
+        return reply
+
+    def step_all(self, steps: Sequence[Step[R]], now: int) -> list[R]:
+        """The same."""
+        replies = super().step_all(steps, now)
+        if len(steps) > 1:
+            for one, reply in zip(steps, replies, strict=True):
+                self._trace(*one, reply, now)
+        return replies
+
+    def _trace(self, queue: BrokerQueue, shard: Shard, command: Command[R], reply: R, now: int) -> None:
         if isinstance(command, PublishStaged) or (isinstance(command, Enqueue) and command.validated):
             assert isinstance(reply, Enqueued)
             drafts = command.messages.drafts() if isinstance(command, PublishStaged) else list(command.drafts)
             self.arrivals.append(Arrival(queue.record.name, shard.partition, drafts, reply))
         if TRACE and (reply or type(command) is not Tick):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")
-        return reply
 
 
 class TracedDeadLettering(DeadLettering):
@@ -74,7 +88,8 @@ class TracedDeadLettering(DeadLettering):
         self._traced = engine
         self._dead_letters: dict[tuple[str, int], int] = {}
 
-    def move(self, queue: BrokerQueue, shard: Shard, candidates: list[DeadLetterCandidate], now: int) -> None:
+    def move(self, queue: BrokerQueue, parts: Candidates, now: int) -> None:
+        candidates = [item for _, some in parts for item in some]
         groups = list(dict.fromkeys(item.group for item in candidates))
         candidates = sorted(candidates, key=lambda item: groups.index(item.group))  # the order in which they are moved
         expected = [
@@ -82,7 +97,7 @@ class TracedDeadLettering(DeadLettering):
             for item in candidates
         ]
         self._dead_letters = {}
-        super().move(queue, shard, candidates, now)
+        super().move(queue, parts, now)
         dead_letters = [self._dead_letters.get((item.group, item.delivery.id), 0) for item in candidates]
         target = dead_queue_of(queue.record.name, queue.config)
         self._traced.dead_letterings.append(Moved(queue.record.name, target, expected, dead_letters))
@@ -119,6 +134,8 @@ class Machine:
         self._disk = MemoryDisk() if store_kind == "memory" else None
         self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-") if self._disk is None else ""
         self._remote = _database() if store_kind == "postgres" else None
+        self._far = SimulatedServer() if store_kind == "far" else None
+        self._read_time = 0  # that reads of the store that is far away have taken since time last passed
         self.engine = self._start()
         for name, config in world.queues.items():
             add_queue(self.engine, (NAMESPACE, name), config, self.now)
@@ -146,6 +163,8 @@ class Machine:
             return MemoryStore(self._disk)
         if self._remote is not None:
             return open_store("postgres", self._directory, remote=self._remote)
+        if self._far is not None:
+            return RemoteStore(SimulatedTable(self._far, before_read=self._read_takes_time))
         return RocksStore(Path(self._directory))
 
     def close(self) -> None:
@@ -156,9 +175,13 @@ class Machine:
     # --- time and the turn ------------------------------------------------------------------------------------------
 
     def advance(self, by: int) -> None:
-        self.now = max(self.now + by, START)
+        self.now = max(self.now + by + self._read_time, START)
+        self._read_time = 0
         self.model.latest = max(self.model.latest, self.now)
         self.model.went_back |= by < 0
+
+    def _read_takes_time(self) -> None:
+        self._read_time += READ_TIME
 
     def after(self) -> None:
         """An operation was answered: the model hears what was buried."""

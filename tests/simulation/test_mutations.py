@@ -25,7 +25,8 @@ from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.engine import dead_lettering, message_ids, redrive
 from holdfast.engine import engine as engine_module
 from holdfast.engine import transactions as transactions_module
-from holdfast.engine.dead_lettering import DeadLettering
+from holdfast.engine.catalog import Queue
+from holdfast.engine.dead_lettering import Candidates, DeadLettering
 from holdfast.engine.open_transaction import OpenTransaction
 from holdfast.engine.transactions import Transactions
 from holdfast.units import NEVER
@@ -191,7 +192,10 @@ def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeadLettering, "_with_states", lambda self, queue, shard, group, candidates: candidates)
+    def wrong(_: object, _queue: Queue, _group: str, parts: Candidates) -> list[DeadLetterCandidate]:
+        return [item for _, some in parts for item in some]
+
+    patch.setattr(DeadLettering, "_with_states", wrong)
 
 
 def a_redriven_message_is_for_everybody(patch: pytest.MonkeyPatch) -> None:

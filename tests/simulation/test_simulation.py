@@ -18,6 +18,7 @@ from tests.simulation.run import run
 MEMORY = range(1, 46)
 ROCKS = range(1001, 1006)
 POSTGRES = (2001, 2002)
+FAR = range(3001, 3011)
 
 
 @pytest.mark.parametrize("seed", MEMORY)
@@ -34,6 +35,11 @@ def test_the_same_holds_over_the_store_that_people_use(seed: int) -> None:
 @pytest.mark.parametrize("seed", POSTGRES)
 def test_the_same_holds_in_a_database(seed: int) -> None:
     assert run(seed, 60, "postgres").messages > 0
+
+
+@pytest.mark.parametrize("seed", FAR)
+def test_the_same_holds_where_every_read_takes_a_millisecond(seed: int) -> None:
+    assert run(seed, store="far").messages > 0
 
 
 def test_the_seeds_meet_what_they_are_to_meet() -> None:

@@ -394,7 +394,7 @@ class Bounds(Command[Bounded], frozen=True):
     since: int = 0
 
 
-class Find(Command[tuple[Message, list[DeliveryStatus]]], frozen=True):
-    """One live message by its id."""
+class Find(Command[tuple[Message, list[DeliveryStatus]] | None], frozen=True):
+    """One live message by its id; None if it is not live here."""
 
     id: int

@@ -72,11 +72,13 @@ class SharedBound:
 
 class CellMemory:
     """The bounds of a cell: bytes of message records between enqueue and lease, leases whose end is remembered,
-    messages of which is known who has settled them, and those that windows show."""
+    messages of which is known who has settled them, and those that windows show. `probes`: records that a search reads
+    at a time; more where each time is a round trip."""
 
-    __slots__ = ("cache_limit_bytes", "cache_used_bytes", "ended_leases", "masks", "places")
+    __slots__ = ("cache_limit_bytes", "cache_used_bytes", "ended_leases", "masks", "places", "probes")
 
-    def __init__(self, cache_limit_bytes: int, ended_leases: int, masks: int, places: int) -> None:
+    def __init__(self, cache_limit_bytes: int, ended_leases: int, masks: int, places: int, probes: int = 1) -> None:
+        self.probes = probes
         self.cache_limit_bytes = cache_limit_bytes
         self.cache_used_bytes = 0
         self.ended_leases = SharedBound(ended_leases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -106,9 +107,14 @@ def _after(key: bytes) -> bytes:
     return (int.from_bytes(key, "big") + 1).to_bytes(len(key), "big")
 
 
+def log_read(shard: Shard, first: int, last: int, limit: int) -> Read:
+    """The read of `log`."""
+    return Read(Table.MESSAGES, message_key(shard.number, first), message_key(shard.number, last + 1), limit)
+
+
 def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
     """Message records by sequence, whether live or not."""
-    read = Read(Table.MESSAGES, message_key(shard.number, first), message_key(shard.number, last + 1), limit)
+    read = log_read(shard, first, last, limit)
     known = shard.logs.get(read)  # a step that started again has read them already
     if known is None:
         rows = shard.scan(*read)  # type: ignore[arg-type]
@@ -212,40 +218,49 @@ def delivery_statuses(shard: Shard, message: Message, live: Live) -> list[Delive
 
 @handles(Bounds)
 def bounds(shard: Shard, command: Bounds, _now: int, effects: Outcome[Bounded]) -> None:
-    """The first record, or by binary search the first that was enqueued late enough: sequences grow with time."""
-    low, end = 1, shard.head.next_seq
-    high = end if command.since else low
+    end = shard.head.next_seq
+    if command.since:
+        first = _first_from(shard, lambda message: message.enqueued_at < command.since)
+    else:
+        first = next(iter(log(shard, 1, end - 1, 1)), None)
+    effects.reply = Bounded(first.seq if first is not None else end, end)
+
+
+def _first_from(shard: Shard, before: Callable[[Message], bool]) -> Message | None:
+    """The first record that is not `before`: in the order of sequences all others come first. Found by a search that
+    reads as many records at a time as `CellMemory.probes` says."""
+    low, high = 1, shard.head.next_seq
+    found: Message | None = None
     while low < high:
-        middle = (low + high) // 2
-        messages = log(shard, middle, high - 1, 1)
-        if messages and messages[0].enqueued_at < command.since:
-            low = messages[0].seq + 1
-        else:
+        end, parts = high, shard.memory.probes + 1
+        middles = sorted({low + (high - low) * part // parts for part in range(1, parts)})
+        shard.require(log_read(shard, middle, end - 1, 1) for middle in middles)
+        for middle in middles:
+            messages = log(shard, middle, end - 1, 1)
+            if messages and before(messages[0]):
+                low = messages[0].seq + 1
+                continue
             high = middle
-    first = log(shard, low, end - 1, 1)
-    effects.reply = Bounded(first[0].seq if first else end, end)
+            found = messages[0] if messages else found
+            break
+    return found
 
 
 @handles(Find)
-def find(shard: Shard, command: Find, _now: int, effects: Outcome[tuple[Message, list[DeliveryStatus]]]) -> None:
-    message, live_state = locate(shard, command.id)
+def find(shard: Shard, command: Find, _now: int, effects: Outcome[tuple[Message, list[DeliveryStatus]] | None]) -> None:
+    try:
+        message, live_state = locate(shard, command.id)
+    except MessageNotFound:
+        return
     shard.require_masks([message.seq])
     effects.reply = (message, delivery_statuses(shard, message, live_state.live))
 
 
 def locate(shard: Shard, message_id: int) -> tuple[Message, LiveState]:
-    """A live message by its id. Ids grow with sequences, so a binary search over the records finds it."""
-    low, high = 1, shard.head.next_seq
-    while low < high:
-        middle = (low + high) // 2
-        messages = log(shard, middle, high - 1, 1)
-        if not messages or messages[0].id > message_id:
-            high = middle
-        elif messages[0].id < message_id:
-            low = messages[0].seq + 1
-        else:
-            live_state = liveness(shard, messages)[messages[0].seq]
-            if live_state.live is Live.GONE:
-                break
-            return messages[0], live_state
+    """A live message by its id. Ids grow with sequences."""
+    message = _first_from(shard, lambda one: one.id < message_id)
+    if message is not None and message.id == message_id:
+        live_state = liveness(shard, [message])[message.seq]
+        if live_state.live is not Live.GONE:
+            return message, live_state
     raise MessageNotFound(message_id=message_id, queue=shard.queue)

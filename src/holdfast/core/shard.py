@@ -212,13 +212,13 @@ class Shard:
             effects.reads = missing.reads
             return effects
         except Exception:
-            self._forget()  # what was read for a command that is refused, or fails, is stale for the next one
+            self.forget()  # what was read for a command that is refused, or fails, is stale for the next one
             raise
         if self.removable:
             effects.entries.append((EntryKind.REMOVABLE, self.number, self.removable))
             self.removable = []
         if self._have:
-            self._forget()
+            self.forget()
         # Here and not when something is added: a step relies on what it has required.
         masks = self.masks
         if masks.wide or len(masks.known) > MASKS_MAX:
@@ -236,7 +236,7 @@ class Shard:
                 if result and seq_of(result[-1][0]) - seq_of(result[0][0]) == len(result) - 1:
                     self._run = (seq_of(result[0][0]), result)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Drop what was read for one command: it is stale for the next one."""
         self._have, self._scanned, self._run, self.logs = {}, [], (0, []), {}
 
@@ -258,10 +258,20 @@ class Shard:
         except Missing as missing:
             return [], missing.reads
         except Exception:
-            self._forget()
+            self.forget()
             raise
-        self._forget()
+        self.forget()
         return lease_group.choose(self.head.priorities, limit), []
+
+    def lease_reads(self, group: str, limit: int) -> list[Read]:
+        """What a lease of the next `limit` deliveries lacks. Lease, or `forget`, before anything else is done."""
+        lease_group = self.groups[group]
+        try:
+            self.fill_windows(lease_group, limit)
+            self.require_records([item.seq for item in lease_group.choose(self.head.priorities, limit)])
+        except Missing as missing:
+            return missing.reads
+        return []
 
     def has_next(self, group: str) -> bool:
         """Whether a leasing group may have something to deliver, now or when a key or a lease is released."""

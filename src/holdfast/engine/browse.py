@@ -7,17 +7,18 @@ result: a step is a bounded amount of work, so that others have their turns in b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast.core import reading
-from holdfast.core.commands import Bounds, Browse, DeliveryStatus, Peek
-from holdfast.core.records import Message
+from holdfast.core.commands import Bounds, Browse, Browsed, DeliveryStatus, Peek
+from holdfast.core.deliveries import Delivery
+from holdfast.core.records import Message, Place
 from holdfast.core.shard import Shard
-from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.catalog import QueueName
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import InvalidArgument
 
@@ -75,8 +76,11 @@ def head_message(engine: Engine, name: QueueName, group: str, now: int) -> Messa
     if not known and queue.record.groups:
         return None
     best: tuple[tuple[int, int], Shard, int] | None = None
-    for shard in queue.shards:
-        for place in engine.heads(shard, group) if known else engine.oldest_places(shard):
+    heads: Sequence[Sequence[Place | Delivery]] = (
+        engine.heads(queue.shards, group) if known else engine.oldest_places(queue.shards)
+    )
+    for shard, places in zip(queue.shards, heads, strict=True):
+        for place in places:
             order = (place.priority, place.stamp)
             if best is None or order < best[0]:
                 best = (order, shard, place.seq)
@@ -110,14 +114,17 @@ def browse_steps(
     heap: list[tuple[int, int]] = []  # of the first message of each partition, its id and the partition
     unread = readers
     while len(found) < limit and left_bytes > 0:
+        while left > 0 and (lacking := [reader for reader in unread if reader.lacks_messages]):
+            some = lacking[: max(STEP_RECORDS // chunk, 1)]
+            commands = [reader.next_read(chunk, left_bytes // len(readers)) for reader in some]
+            steps = [(queue, reader.shard, command) for reader, command in zip(some, commands, strict=True)]
+            cost = sum(map(_PartitionReader.take, some, commands, engine.step_all(steps, clock())))
+            left, in_step = left - cost, in_step + cost
+            if in_step >= STEP_RECORDS:
+                in_step = 0
+                yield None
+                engine.check_open(queue)
         for reader in unread:
-            while reader.lacks_messages and left > 0:
-                cost = reader.read(engine, queue, chunk, left_bytes // len(readers), clock())
-                left, in_step = left - cost, in_step + cost
-                if in_step >= STEP_RECORDS:
-                    in_step = 0
-                    yield None
-                    engine.check_open(queue)
             if reader.messages:
                 heappush(heap, (reader.messages[0][0].id, reader.shard.partition))
         if not heap or any(reader.lacks_messages for reader in unread):
@@ -150,12 +157,13 @@ class _PartitionReader:
     def next_seq(self) -> int:
         return self.messages[0][0].seq if self.messages else self._at
 
-    def read(self, engine: Engine, queue: Queue, chunk: int, max_bytes: int, now: int) -> int:
-        """Read on: twice as many records as the last time, if none of those was live. Returns how many at most; bytes
-        count too."""
+    def next_read(self, chunk: int, max_bytes: int) -> Browse:
+        """Read on: twice as many records as the last time, if none of those was live."""
         self._scan = min(2 * self._scan or chunk, reading.CHUNK)
-        command = Browse(self._at, self._scan, max(max_bytes, 1), scan_limit=self._scan)
-        reply = engine.step(queue, self.shard, command, now)
+        return Browse(self._at, self._scan, max(max_bytes, 1), scan_limit=self._scan)
+
+    def take(self, command: Browse, reply: Browsed) -> int:
+        """What was read. Returns how many records that were, at most; bytes count too."""
         self._at = reply.next_seq
         if reply.messages:
             self.messages.extend(reply.messages)
@@ -212,10 +220,14 @@ def partition_bounds(
     step."""
     queue = engine.queue(name, clock())
     found: list[PartitionBounds] = []
-    for shard in queue.shards:
-        if found and len(found) % BOUNDS_SHARDS == 0:
+    for first in range(0, queue.partitions, BOUNDS_SHARDS):
+        if first:
             yield None
             engine.check_open(queue)
-        reply = engine.step(queue, shard, Bounds(since), clock())
-        found.append(PartitionBounds(shard.partition, reply.first, reply.end))
+        shards = queue.shards[first : first + BOUNDS_SHARDS]
+        replies = engine.step_all([(queue, shard, Bounds(since)) for shard in shards], clock())
+        found += [
+            PartitionBounds(shard.partition, reply.first, reply.end)
+            for shard, reply in zip(shards, replies, strict=True)
+        ]
     yield found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.codecs import read_state
-from holdfast.core.commands import DeadLettered, Draft, Enqueued
+from holdfast.core.commands import Command, DeadLettered, Draft, Enqueued
 from holdfast.core.deadletter import make_dead_letter
 from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.leasing import attempts_of
@@ -19,6 +19,10 @@ from holdfast.engine.queues import add_queue
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
+
+
+Candidates = list[tuple[Shard, list[DeadLetterCandidate]]]
+"""What shards of a queue have for its dead queue."""
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -53,24 +57,34 @@ class DeadLettering:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def move(self, queue: Queue, shard: Shard, candidates: list[DeadLetterCandidate], now: int) -> None:
-        """Move candidates of one step to the dead queue: the dead letter and the end of its source in one batch.
+    def move(self, queue: Queue, candidates: Candidates, now: int) -> None:
+        """Move candidates of shards of a queue to its dead queue: the dead letter and the end of its source in one
+        batch.
 
         If a crash could come between the two, a rejected message would be dead and be delivered again.
         """
         target_name = dead_queue_of(queue.record.name, queue.config)
-        by_group: dict[str, list[DeadLetterCandidate]] = {}
-        for item in candidates:
-            by_group.setdefault(item.group, []).append(item)
-        for group, items in by_group.items():
+        by_group: dict[str, Candidates] = {}
+        for shard, items in candidates:
+            own: dict[str, list[DeadLetterCandidate]] = {}
+            for item in items:
+                own.setdefault(item.group, []).append(item)
+            for group, some in own.items():
+                by_group.setdefault(group, []).append((shard, some))
+        for group, parts in by_group.items():
+            items = [item for _, some in parts for item in some]
             if target_name is None:
                 self._engine.dropped += items
                 dead_letter_ids = [0] * len(items)
             else:
-                dead_letter_ids = self._deliver(queue, target_name, self._with_states(queue, shard, group, items), now)
+                dead_letter_ids = self._deliver(queue, target_name, self._with_states(queue, group, parts), now)
             self._note_failed_requests(queue, items, dead_letter_ids)
-            outcomes = dict(zip([item.delivery.id for item in items], dead_letter_ids, strict=True))
-            self._engine.step(queue, shard, DeadLettered(group, outcomes), now)
+            ids = iter(dead_letter_ids)
+            steps: list[tuple[Queue, Shard, Command[None]]] = [
+                (queue, shard, DeadLettered(group, {item.delivery.id: next(ids) for item in some}))
+                for shard, some in parts
+            ]
+            self._engine.step_all(steps, now)
 
     def _note_failed_requests(self, queue: Queue, items: list[DeadLetterCandidate], dead_letter_ids: list[int]) -> None:
         """Nobody will answer these any more. (Where there are several groups, another one may.)"""
@@ -93,14 +107,13 @@ class DeadLettering:
         engine.mark_dirty(target.name)
         return engine.enqueue_routed(target, target.route_dead_letters(drafts), drafts, -1, protocol, now)
 
-    def _with_states(
-        self, queue: Queue, shard: Shard, group: str, candidates: list[DeadLetterCandidate]
-    ) -> list[DeadLetterCandidate]:
+    def _with_states(self, queue: Queue, group: str, parts: Candidates) -> list[DeadLetterCandidate]:
         """Candidates with their workflow states, which the dead letters keep."""
+        candidates = [item for _, some in parts for item in some]
         found = queue.find_group(group)
         if found is None or not any(item.delivery.flags & FLAG_STATE for item in candidates):
             return candidates
-        keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in candidates]
+        keys = [delivery_key(shard.number, found.number, item.delivery.id) for shard, some in parts for item in some]
         values = self._engine.overlay.get_many(Table.STATES, keys)
         return [
             item._replace(state=read_state(value) if value is not None else None)

@@ -12,11 +12,13 @@ queues.py, groups.py, messages.py, browse.py and cursors.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.codecs import read_ready
 from holdfast.core.commands import (
@@ -29,6 +31,7 @@ from holdfast.core.commands import (
     Leased,
     RecordGroups,
     Settle,
+    Settled,
     Settlement,
     Tick,
 )
@@ -46,7 +49,7 @@ from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes, plain
 from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
-from holdfast.engine.dead_lettering import Alert, DeadLettering, FailedRequest
+from holdfast.engine.dead_lettering import Alert, Candidates, DeadLettering, FailedRequest
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
 from holdfast.engine.merge import order_key
@@ -69,7 +72,14 @@ _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 # Deliveries that a tick acts on, over all shards: 2 to 10 ms. The rest waits for the next turn.
 TICK_DELIVERIES_MAX = 256
 
+# Shards that a tick steps together, so that their reads share a round trip.
+TICK_SHARDS = 2
+
+REMOTE_PROBES = 15  # a million messages are searched in five round trips
+
 NOTHING_KNOWN: Known = {}
+
+Step = tuple[Queue, Shard, Command[R]]
 
 SettleResult = int | HoldfastError | None
 """None, the new deadline of an extended lease, or the error that refused the settlement."""
@@ -104,6 +114,7 @@ class Engine:
             self.limits.remembered_settlements,
             self.limits.settled_cache,
             self.limits.window_places,
+            probes=REMOTE_PROBES if store.remote else 1,
         )
         self.catalog = Catalog()
         self.queues = self.catalog.queues
@@ -274,8 +285,55 @@ class Engine:
         self._batch.add_step(shard, outcome, now)
         queue.observe(shard)
         if outcome.dead_letter_candidates:
-            self.dead_lettering.move(queue, shard, outcome.dead_letter_candidates, now)
+            self.dead_lettering.move(queue, [(shard, outcome.dead_letter_candidates)], now)
         return outcome.reply
+
+    def step_all(self, steps: Sequence[Step[R]], now: int) -> list[R]:
+        """`step` for several shards, each of which is there once, and none of which depends on another: what they lack
+        is read in rounds, that of all shards at once."""
+        if len(steps) == 1:
+            return [self.step(*steps[0], now)]
+        replies: dict[int, R] = {}
+        candidates: dict[QueueName, tuple[Queue, Candidates]] = {}
+        left = list(enumerate(steps))
+        try:
+            while left:
+                lacking: list[tuple[int, Step[R]]] = []
+                asked: list[tuple[Shard, list[Read]]] = []
+                for at, one in left:
+                    queue, shard, command = one
+                    outcome = shard.step(command, now)
+                    if outcome.reads:
+                        lacking.append((at, one))
+                        asked.append((shard, outcome.reads))
+                        continue
+                    self._batch.add_step(shard, outcome, now)
+                    queue.observe(shard)
+                    replies[at] = outcome.reply
+                    if outcome.dead_letter_candidates:
+                        moving = candidates.setdefault(queue.name, (queue, []))[1]
+                        moving.append((shard, outcome.dead_letter_candidates))
+                self._supply_all(asked)
+                left = lacking
+        except BaseException:
+            for _, (_, shard, _) in left:
+                shard.forget()
+            raise
+        finally:
+            for queue, parts in candidates.values():
+                self.dead_lettering.move(queue, parts, now)
+        return [replies[at] for at in range(len(steps))]
+
+    def _supply_all(self, asked: list[tuple[Shard, list[Read]]]) -> None:
+        """`_supply` for several shards, in one round trip."""
+        if len(asked) == 1:
+            self._supply(*asked[0])
+        elif asked:
+            changed = any(self._batch.changes(shard) for shard, _ in asked)
+            everything = [read for _, reads in asked for read in reads]
+            found = iter((self.overlay if changed else self.store).read(everything))
+            for shard, reads in asked:
+                shard.supply(reads, [next(found) for _ in reads])
 
     def _supply(self, shard: Shard, reads: list[Read]) -> None:
         """Give a shard the records it asked for, as they are with all its changes."""
@@ -354,24 +412,32 @@ class Engine:
         refused. `known`: what drafts repeat."""
         total = Enqueued([0] * len(drafts), {}, {})
         ids = [] if dry_run else self.ids.take(now, len(drafts))
+        parts: list[Step[Enqueued]] = []
         for shard, indexes in routes:
             taken = [] if dry_run else [ids[i] for i in indexes]
             some = drafts if len(indexes) == len(drafts) else [drafts[i] for i in indexes]
             here = {at: known[i] for at, i in enumerate(indexes) if i in known} if known else {}
-            part = Enqueue(some, room, protocol, taken, group, dry_run=dry_run, known=here)
-            reply = self.step(queue, shard, part, now)
-            stored = 0
+            parts.append((queue, shard, Enqueue(some, room, protocol, taken, group, dry_run=dry_run, known=here)))
+        unbounded = room < 0 or room >= len(drafts)
+        replies = self.step_all(parts, now) if unbounded else self._enqueue_in_room(parts, room, now)
+        for (_, indexes), reply in zip(routes, replies, strict=True):
             for at, index in enumerate(indexes):
                 total.ids[index] = reply.ids[at]
-                if at in reply.duplicates:
-                    total.duplicates[index] = reply.duplicates[at]
-                elif at in reply.errors:
-                    total.errors[index] = reply.errors[at]
-                else:
-                    stored += 1
-            if room >= 0:
-                room = max(room - stored, 0)
+            for at, first in reply.duplicates.items():
+                total.duplicates[indexes[at]] = first
+            for at, error in reply.errors.items():
+                total.errors[indexes[at]] = error
         return total
+
+    def _enqueue_in_room(self, parts: list[Step[Enqueued]], room: int, now: int) -> list[Enqueued]:
+        """One part after another: each has the room that those before it have left."""
+        replies: list[Enqueued] = []
+        for queue, shard, command in parts:
+            assert isinstance(command, Enqueue)
+            reply = self.step(queue, shard, replace(command, room=room), now)
+            replies.append(reply)
+            room = max(room - (len(reply.ids) - len(reply.duplicates.keys() | reply.errors.keys())), 0)
+        return replies
 
     def lease(
         self,
@@ -418,6 +484,7 @@ class Engine:
             quotas = [(shards[0], limit - before)]
             if len(shards) > 1:
                 quotas = self._quotas(shards, group, limit - before, bound, one_at_least=not found)
+                self._read_to_lease(group, quotas)
             for shard, quota in quotas:
                 runs += 1
                 bound = max(left, 1) if max_bytes else 0
@@ -428,6 +495,7 @@ class Engine:
                     left -= sum([len(leased.message.payload) for leased in reply])
                     if len(reply) < quota and len(shards) > 1:
                         limit = len(found)  # what comes next does not fit, and nothing may overtake it
+                        _forget_reads(quotas)
                         break
             if any([shard.skipped_blocked >= SKIP_BLOCKED_MAX for shard in shards]):  # noqa: C419 - as everywhere here
                 self.unfinished.add(queue.name)
@@ -437,17 +505,27 @@ class Engine:
             found.sort(key=_place_of_leased)
         return found
 
+    def _read_to_lease(self, group: str, quotas: list[tuple[Shard, int]]) -> None:
+        """Read what leases from several shards need, in rounds: where each read is a round trip."""
+        while self.store.remote and len(quotas) > 1:
+            asked = [(shard, reads) for shard, quota in quotas if (reads := shard.lease_reads(group, quota))]
+            if not asked:
+                return
+            self._supply_all(asked)
+
     def has_next(self, queue: Queue, group: str, now: int) -> bool:
         """Whether a lease for a group may find something: there is something, or something is due."""
         return queue.has_next(group) or self.wake_ups.next_at() <= now
 
     def _tick_among(self, queue: Queue, shards: list[Shard], now: int) -> None:
         """Do what is due in these shards before something is leased from them, a bounded part of it."""
+        self._tick_in_order(lambda: ((queue, shard) for shard in self.wake_ups.due_among(shards, now)), now)
+
+    def _tick_in_order(self, due: Callable[[], Iterator[tuple[Queue, Shard]]], now: int) -> None:
+        """Do a bounded part of what is due. `due` tells the shards; asked each time, as a tick may make others due."""
         left = TICK_DELIVERIES_MAX
-        for shard in self.wake_ups.due_among(shards, now):
-            left -= self._tick_shard(queue, shard, left, now)
-            if left <= 0:
-                break
+        while left > 0 and (some := list(islice(due(), TICK_SHARDS))):
+            left -= max(self._tick_together(some, left, now), len(some))
 
     def _quotas(
         self, shards: list[Shard], group: str, limit: int, max_bytes: int, one_at_least: bool
@@ -456,21 +534,22 @@ class Engine:
 
         If several have some, they are no more than fit into `max_bytes`; one that has all limits itself.
         """
-        firsts: list[tuple[int, list[Place | Delivery]]] = []
-        for index, shard in enumerate(shards):
-            place = shard.next_place(group)
-            firsts.append((index, self.heads(shard, group) if place is None else [place]))
+        places = [shard.next_place(group) for shard in shards]
+        unknown = self.heads([shard for shard, place in zip(shards, places, strict=True) if place is None], group)
+        searched = iter(unknown)
+        firsts = enumerate([[place] if place is not None else next(searched) for place in places])
         order = sorted((order_key(first[0]), index) for index, first in firsts if first)
         if not order:
             return []
         # Messages that arrived together are in one shard, so the first shard often has all: look there before merging.
         best = shards[order[0][1]]
-        nexts = self.heads(best, group, limit)
+        [nexts] = self.heads([best], group, limit)
         if len(order) == 1:
             return [(best, len(nexts))]
         if len(nexts) == limit and order_key(nexts[-1]) < order[1][0]:
             return [(best, limit)]
-        found = {index: self.heads(shards[index], group, limit) for _, index in order[1:]}
+        others = [index for _, index in order[1:]]
+        found = dict(zip(others, self.heads([shards[index] for index in others], group, limit), strict=True))
         found[order[0][1]] = nexts
         # A shard that must read on first may have something better beyond its horizon.
         horizons = [shards[index].horizon(group) for index, items in found.items() if len(items) < limit]
@@ -478,23 +557,39 @@ class Engine:
         counts = merge.quotas(found, limit, known, max_bytes, one_at_least)
         return [(shards[index], count) for index, count in counts.items()]
 
-    def heads(self, shard: Shard, group: str, limit: int = 1) -> list[Place | Delivery]:
-        """The next deliveries of a group in one shard."""
-        shard.skipped_blocked = 0
-        found, reads = shard.heads(group, limit)
-        while reads:
-            self._supply(shard, reads)
-            found, reads = shard.heads(group, limit)
-        return found
+    def heads(self, shards: list[Shard], group: str, limit: int = 1) -> list[list[Place | Delivery]]:
+        """The next deliveries of a group in each of these shards."""
+        for shard in shards:
+            shard.skipped_blocked = 0
+        found: dict[int, list[Place | Delivery]] = {}
+        left = list(enumerate(shards))
+        while left:
+            asked: list[tuple[Shard, list[Read]]] = []
+            lacking: list[tuple[int, Shard]] = []
+            for at, shard in left:
+                found[at], reads = shard.heads(group, limit)
+                if reads:
+                    asked.append((shard, reads))
+                    lacking.append((at, shard))
+            self._supply_all(asked)
+            left = lacking
+        return [found[at] for at in range(len(shards))]
 
-    def oldest_places(self, shard: Shard) -> list[Place]:
-        """For each priority the oldest message that is not delayed, whatever its status in any group."""
-        number = shard.number
-        oldest = [
-            self.overlay.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)
+    def oldest_places(self, shards: list[Shard]) -> list[list[Place]]:
+        """In each of these shards, for each priority the oldest message that is not delayed, whatever its status in any
+        group."""
+        reads = {
+            (at, priority): Read(
+                Table.READY, ready_key(shard.number, priority, 0), ready_key(shard.number, priority, LAST)
+            )
+            for at, shard in enumerate(shards)
             for priority in shard.head.priorities
-        ]
-        return [read_ready(*rows[0]) for rows in oldest if rows]
+        }
+        oldest: list[list[Place]] = [[] for _ in shards]
+        for (at, _), rows in zip(reads, self.overlay.read(list(reads.values())), strict=True):
+            assert isinstance(rows, list)
+            oldest[at] += [read_ready(*row) for row in rows]
+        return oldest
 
     def settle(self, name: QueueName, group: str, settlements: list[Settlement], now: int) -> list[SettleResult]:
         """Settle deliveries; a result for each, in order."""
@@ -516,12 +611,11 @@ class Engine:
                 results[index] = LeaseLost(message_id=settlement.id)
             else:
                 parts.setdefault(partition, []).append(index)
-        for partition, indexes in parts.items():
-            batch = [settlements[index] for index in indexes]
-            settled = self.step(queue, queue.shards[partition], Settle(group, batch), now).results
-            for index, result in zip(indexes, settled, strict=True):
-                results[index] = result
-        return results
+        steps: list[Step[Settled]] = [
+            (queue, queue.shards[partition], Settle(group, [settlements[index] for index in indexes]))
+            for partition, indexes in parts.items()
+        ]
+        return _scattered(results, parts.values(), self.step_all(steps, now))
 
     def ack(
         self, name: QueueName, group: str, ids: list[int], tokens: list[int], now: int, partition: int = -1
@@ -532,41 +626,38 @@ class Engine:
         if 0 <= partition < len(queue.shards):
             return self.step(queue, queue.shards[partition], Ack(group, ids, tokens), now).results
         results: list[SettleResult] = [None] * len(ids)
-        for holder, indexes in DeliveryLocator(queue, group).split(ids, tokens).items():
-            if len(indexes) == len(ids) and holder >= 0:
+        parts = DeliveryLocator(queue, group).split(ids, tokens)
+        for index in parts.pop(-1, ()):
+            results[index] = LeaseLost(message_id=ids[index])
+        steps: list[Step[Settled]] = []
+        for holder, indexes in parts.items():
+            if len(indexes) == len(ids):
                 return self.step(queue, queue.shards[holder], Ack(group, ids, tokens), now).results
-            settled: list[SettleResult]
-            if holder < 0:
-                settled = [LeaseLost(message_id=ids[index]) for index in indexes]
-            else:
-                part = Ack(group, [ids[index] for index in indexes], [tokens[index] for index in indexes])
-                settled = self.step(queue, queue.shards[holder], part, now).results
-            for index, result in zip(indexes, settled, strict=True):
-                results[index] = result
-        return results
+            part = Ack(group, [ids[index] for index in indexes], [tokens[index] for index in indexes])
+            steps.append((queue, queue.shards[holder], part))
+        return _scattered(results, parts.values(), self.step_all(steps, now))
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
         """Do a bounded part of what is due by now; `wake_at` has passed until all of it is done."""
-        left = TICK_DELIVERIES_MAX
-        for number in self.wake_ups.due(now):
-            found = self.catalog.shard(number)
-            if found is not None:
-                left -= max(self._tick_shard(*found, left, now), 1)
-            if left <= 0:
-                break
+        found = self.catalog.shard
+        self._tick_in_order(lambda: (one for number in self.wake_ups.due(now) if (one := found(number))), now)
         self.transactions.tick(now)
         self.audits.tick(now)
         self.schedules.tick(now)
 
-    def _tick_shard(self, queue: Queue, shard: Shard, limit: int, now: int) -> int:
-        """Do what is due in a shard, for about `limit` messages. Returns for how many."""
+    def _tick_together(self, some: list[tuple[Queue, Shard]], limit: int, now: int) -> int:
+        """Do what is due in some shards, for about `limit` messages. Returns for how many."""
         count = 0
-        while count < limit and (done := self.step(queue, shard, Tick(), now)):
-            count += done
-            self.dirty_queues[queue.name] = None
-        self.wake_ups.schedule(shard)
+        going = some
+        while going and count < limit:
+            done = self.step_all([(queue, shard, Tick()) for queue, shard in going], now)
+            count += sum(done)
+            going = [one for one, acted_on in zip(going, done, strict=True) if acted_on]
+            self.dirty_queues.update(dict.fromkeys([queue.name for queue, _ in going]))
+        for _, shard in some:
+            self.wake_ups.schedule(shard)
         return count
 
     def wake_at(self) -> int:
@@ -576,6 +667,20 @@ class Engine:
 
 def _place_of_leased(leased: Leased) -> tuple[int, int]:
     return (leased.message.priority, leased.stamp)
+
+
+def _forget_reads(quotas: list[tuple[Shard, int]]) -> None:
+    """Some of these will not be leased from after all."""
+    for shard, _ in quotas:
+        shard.forget()
+
+
+def _scattered(results: list[SettleResult], parts: Iterable[list[int]], settled: list[Settled]) -> list[SettleResult]:
+    """Enter the results of parts where their indexes say."""
+    for indexes, part in zip(parts, settled, strict=True):
+        for index, result in zip(indexes, part.results, strict=True):
+            results[index] = result
+    return results
 
 
 def _completed(errors: dict[int, HoldfastError], queue: Queue) -> dict[int, HoldfastError]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.commands import Browse, CursorRead, Find, Leased
+from holdfast.core.commands import Browse, Browsed, Command, CursorRead, Leased, Peek
+from holdfast.core.deliveries import Delivery
 from holdfast.core.queue import GroupKind
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue, QueueName
@@ -68,12 +69,18 @@ def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protoc
     queue = engine.queues.get(name)
     if queue is None:
         return []
-    found: list[Leased] = []
+    held: list[tuple[Shard, list[Delivery]]] = []
     for shard in queue.shards:
-        for delivery in shard.deliveries_of(group).leased_to(consumer, protocol):
-            if delivery.deadline <= now:
-                continue  # the tick that is due ends it
-            message, _ = engine.step(queue, shard, Find(delivery.id), now)
+        # Of one whose deadline has passed, the tick that is due ends it.
+        own = [one for one in shard.deliveries_of(group).leased_to(consumer, protocol) if one.deadline > now]
+        if own:
+            held.append((shard, own))
+    steps: list[tuple[Queue, Shard, Command[Browsed]]] = [
+        (queue, shard, Peek([delivery.seq for delivery in own])) for shard, own in held
+    ]
+    found: list[Leased] = []
+    for (shard, own), reply in zip(held, engine.step_all(steps, now), strict=True):
+        for delivery, (message, _) in zip(own, reply.messages, strict=True):
             attempt = delivery.failures + 1
             found.append(
                 Leased(message, delivery.token, attempt, delivery.deadline, shard.partition, group, delivery.stamp)

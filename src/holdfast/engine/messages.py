@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.core.commands import Delete, DeliveryStatus, Edit, Find
+from holdfast.core.commands import Command, Delete, DeliveryStatus, Edit, Find
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.browse import finish
@@ -21,6 +21,9 @@ FIND_SHARDS = 16  # partitions that one step searches: each by binary search
 Found = tuple[int, Message, list[DeliveryStatus]]
 """A live message: its partition, the message, its status in each group."""
 
+FoundInShard = tuple[Shard, Message, list[DeliveryStatus]]
+"""The same, with its shard."""
+
 
 def find_message(engine: Engine, name: QueueName, message_id: int, now: int) -> Found:
     """`find_steps`, in one turn."""
@@ -30,37 +33,30 @@ def find_message(engine: Engine, name: QueueName, message_id: int, now: int) -> 
 def find_steps(engine: Engine, name: QueueName, message_id: int, clock: Clock) -> Iterator[Found | None]:
     """A live message by its id, and before it None after each step."""
     queue = engine.queue(name, clock())
-    for number, shard in enumerate(queue.shards, 1):
-        found = _find_in(engine, queue, shard, message_id, clock())
-        if found is not None:
-            yield (shard.partition, *found)
-            return
-        if number % FIND_SHARDS == 0:
+    for first in range(0, queue.partitions, FIND_SHARDS):
+        if first:
             yield None
             engine.check_open(queue)
+        found = _find_among(engine, queue, queue.shards[first : first + FIND_SHARDS], message_id, clock())
+        if found is not None:
+            yield (found[0].partition, *found[1:])
+            return
     raise MessageNotFound(message_id=message_id, queue=name[1])
 
 
-def find_live_message(
-    engine: Engine, queue: Queue, message_id: int, now: int
-) -> tuple[Shard, Message, list[DeliveryStatus]] | None:
+def find_live_message(engine: Engine, queue: Queue, message_id: int, now: int) -> FoundInShard | None:
     """A live message by its id, in whichever partition of a queue; None if it is not live."""
-    for shard in queue.shards:
-        found = _find_in(engine, queue, shard, message_id, now)
+    return _find_among(engine, queue, queue.shards, message_id, now)
+
+
+def _find_among(engine: Engine, queue: Queue, shards: list[Shard], message_id: int, now: int) -> FoundInShard | None:
+    steps: list[tuple[Queue, Shard, Command[tuple[Message, list[DeliveryStatus]] | None]]] = [
+        (queue, shard, Find(message_id)) for shard in shards if shard.live
+    ]
+    for (_, shard, _), found in zip(steps, engine.step_all(steps, now), strict=True):
         if found is not None:
-            return (shard, *found)
+            return shard, *found
     return None
-
-
-def _find_in(
-    engine: Engine, queue: Queue, shard: Shard, message_id: int, now: int
-) -> tuple[Message, list[DeliveryStatus]] | None:
-    if not shard.live:
-        return None
-    try:
-        return engine.step(queue, shard, Find(message_id), now)
-    except MessageNotFound:
-        return None
 
 
 def _holder(engine: Engine, queue: Queue, message_id: int, partition: int, now: int) -> Shard:

@@ -158,7 +158,7 @@ def stats_steps(engine: Engine, name: QueueName, clock: Clock) -> Iterator[Queue
 
 def _oldest_age(engine: Engine, queue: Queue, now: int) -> int:
     """The age of the oldest message of a queue that has no group yet."""
-    stamps = [place.stamp for shard in queue.shards for place in engine.oldest_places(shard)]
+    stamps = [place.stamp for places in engine.oldest_places(queue.shards) for place in places]
     return now - time_of_id(min(stamps)) if stamps else 0
 
 
