@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 from holdfast.testing import Broker
 from tests.waiting import PATIENCE_SECONDS
@@ -92,3 +93,34 @@ def test_the_workers_example() -> None:
 def test_the_example_of_tests() -> None:
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", EXAMPLES / "test_shop.py")
     assert "2 passed" in done.stdout
+
+
+def test_the_jobs_of_the_guide_from_celery() -> None:
+    guide = (ROOT / "docs" / "how-to" / "move-from-celery.md").read_text()
+    celery, *ours, passing_on = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    source = (EXAMPLES / "from_celery.py").read_text()
+    assert "# Celery" in celery
+    assert [line for block in ours for line in block.splitlines() if line not in source] == []
+    program = f"import celery as library, from_celery\ncelery = library.Celery()\n{dedent(passing_on)}\n"
+    program += "celery.conf.task_always_eager = True\n"
+    program += "for _ in range(2): pass_on.apply_async(('cid@example.com',), task_id='7')\n"
+    with Broker() as broker, broker.sync_client() as client:
+        sent = run(EXAMPLES / "from_celery.py", url=broker.url)
+        assert re.fullmatch(r"sent job \d+ to emails\n", sent.stdout)
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "HOLDFAST_URL": broker.url},
+            cwd=EXAMPLES,
+            timeout=PATIENCE_SECONDS,
+            check=True,
+        )
+        done = run("-m", "holdfast.cli", "worker", "--app-dir", EXAMPLES, "from_celery:app", "--burst", url=broker.url)
+        assert sorted(done.stdout.splitlines()) == [
+            "sent to ann@example.com: Hi",
+            "sent to ann@example.com: in order",
+            "sent to bob@example.com: Hello",
+            "sent to cid@example.com: Hello",
+        ]
+        assert [dead.origin.error for dead in client.dead_letters("emails") if dead.origin] == ["nobody is no address"]
+        (waiting,) = client.browse("emails")
+        assert waiting.deliver_at is not None
