@@ -41,6 +41,7 @@ from holdfast.cli.commands.settle import ack, extend, nack, reject, release
 from holdfast.cli.commands.store import store
 from holdfast.cli.commands.token import token
 from holdfast.cli.commands.top import top
+from holdfast.cli.commands.topology.apply import apply, export_all
 from holdfast.cli.commands.user import user
 from holdfast.cli.commands.worker import worker
 from holdfast.cli.support.connection import Connection, connection_options
@@ -144,6 +145,8 @@ COMMANDS: tuple[click.Command, ...] = (
     browse,
     dlq,
     schedule,
+    apply,
+    export_all,
     worker,
     top,
     bench,

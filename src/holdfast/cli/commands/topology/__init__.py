@@ -1,0 +1,1 @@
+"""Queues, groups and schedules as a file: `holdfast apply` and `holdfast export`."""
