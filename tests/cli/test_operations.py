@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -29,6 +31,49 @@ def test_top_once_shows_the_queues_deepest_first(shell: Shell) -> None:
     assert [row[:2] for row in screen[1:]] == [["many", "3"], ["few", "1"]]
     assert [row["name"] for row in shell.json("top", "--sort", "name")] == ["few", "many"]
     assert [row["name"] for row in shell.json("top", "f")] == ["few"]
+
+
+def test_top_fits_80_columns_sorts_by_keys_and_ends_with_q(shell: Shell, client: SyncClient) -> None:
+    for name in ("b" * 60, "an/average/name", "zero"):
+        client.create_queue(name, {"paused": name == "zero"})
+    for count, name in ((3, "b" * 60), (1, "an/average/name")):
+        for _ in range(count):
+            client.send(name, "x")
+    terminal, other = os.openpty()
+    termios.tcsetwinsize(other, (24, 80))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    process = subprocess.Popen(
+        [HOLDFAST, "--url", shell.url, "top", "-i", "3600"],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env={**clean, "TERM": "xterm", "NO_COLOR": "1"},
+    )
+    os.close(other)
+    try:
+        first = screen(terminal, "sorted by depth", "zero (paused)")
+        assert first.index("bbb") < first.index("an/average/name")
+        os.write(terminal, b"n")
+        second = screen(terminal, "sorted by name", "zero (paused)")
+        assert second.index("an/average/name") < second.index("bbb")
+        assert max(map(len, second.splitlines())) <= 80
+        assert "oldest" in second
+        os.write(terminal, b"q")
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+def screen(terminal: int, *texts: str) -> str:
+    """What the terminal shows since the last call, without its control sequences, once all of these are in it."""
+    seen = ""
+    while True:
+        seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(terminal, 65536).decode()).replace("\r", "")
+        at = seen.find(texts[0])
+        if at >= 0 and all(text in seen[at:] for text in texts[1:]):
+            return seen[at:]
 
 
 def test_bench_reports_and_leaves_nothing_behind(shell: Shell) -> None:

@@ -28,8 +28,11 @@ from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.browse import browse
 from holdfast.cli.commands.completion import completion
 from holdfast.cli.commands.config import config
+from holdfast.cli.commands.consumer import consumer
 from holdfast.cli.commands.dlq import dlq
 from holdfast.cli.commands.doctor import doctor
+from holdfast.cli.commands.messages.history import history
+from holdfast.cli.commands.messages.request import request
 from holdfast.cli.commands.pipeline import pipeline
 from holdfast.cli.commands.queue import queue
 from holdfast.cli.commands.quota import quota
@@ -143,6 +146,9 @@ COMMANDS: tuple[click.Command, ...] = (
     release,
     extend,
     browse,
+    history,
+    request,
+    consumer,
     dlq,
     schedule,
     apply,

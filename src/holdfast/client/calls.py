@@ -239,6 +239,11 @@ def message(queue: str, message_id: str) -> Call[wire.MessageView]:
     return Call(method="GET", path=path, read=_view, repeatable=True)
 
 
+def history(queue: str, message_id: str) -> Call[wire.History]:
+    path = _queue(queue, "messages", segment(message_id), "history")
+    return Call(method="GET", path=path, read=_reader(wire.History), repeatable=True)
+
+
 def edit(queue: str, message_id: str, change: wire.MessageEdit) -> Call[wire.Message]:
     return Call(
         method="PATCH",

@@ -567,6 +567,10 @@ class Client:
         """One live message, and its delivery status in each group."""
         return await self.call(calls.message(queue, message_id))
 
+    async def history(self, queue: str, message_id: str) -> wire.History:
+        """Every step of a message's life in a queue, as the journal has it; also of one that is gone."""
+        return await self.call(calls.history(queue, message_id))
+
     async def edit(
         self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None
     ) -> wire.Message:

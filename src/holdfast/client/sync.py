@@ -467,6 +467,10 @@ class SyncClient:
         """One live message, and its delivery status in each group."""
         return self._portal.run(self._client.message(queue, message_id))
 
+    def history(self, queue: str, message_id: str) -> wire.History:
+        """Every step of a message's life in a queue, as the journal has it; also of one that is gone."""
+        return self._portal.run(self._client.history(queue, message_id))
+
     def edit(
         self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None
     ) -> wire.Message:

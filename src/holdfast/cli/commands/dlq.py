@@ -13,7 +13,7 @@ from holdfast import wire
 from holdfast.cli.support.confirm import confirm, dry_run_option, yes_option
 from holdfast.cli.support.connection import connected
 from holdfast.cli.support.deliveries import document, row
-from holdfast.cli.support.numbers import plural
+from holdfast.cli.support.numbers import count, plural
 from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import progress_bar, show_note, show_one, show_rows
 from holdfast.cli.support.queue_names import QUEUE
@@ -257,3 +257,44 @@ def purge(queue: str, yes: bool, dry_run: bool, output: str, **filters: Any) -> 
     show_note(f"Threw away {plural(gone, 'dead letter')} of {queue}.")
     if output != "table":
         show_one(output, {"queue": queue, "messages": gone})
+
+
+@dlq.command()
+@click.argument("queue", type=QUEUE)
+@output_format
+def jobs(queue: str, output: str) -> None:
+    """List the redrives of QUEUE, newest first, with their progress: those that run and the last that ended."""
+    with connected() as client:
+        found = [job for job in client.redrives(queue) if not job.dry_run]
+    if output != "table":
+        show_rows(output, [], [msgspec.to_builtins(job) for job in found])
+    elif not found:
+        show_note(f"There are no redrives of {queue}.")
+    else:
+        show_rows(
+            output,
+            ["id", "state", "moved", "matched", "skipped", "to", "started", "problem"],
+            [_job_row(job) for job in found],
+        )
+
+
+def _job_row(job: wire.RedriveJob) -> dict[str, object]:
+    numbers = {name: count(getattr(job, name)) for name in ("moved", "matched", "skipped")}
+    return {
+        "id": job.id,
+        "state": job.state,
+        **numbers,
+        "to": job.to,
+        "started": job.started_at,
+        "problem": job.problem,
+    }
+
+
+@dlq.command()
+@click.argument("queue", type=QUEUE)
+@click.argument("job")
+def cancel(queue: str, job: str) -> None:
+    """Cancel the redrive JOB of QUEUE. What it has moved stays moved."""
+    with connected() as client:
+        ended = client.cancel_redrive(queue, job)
+    show_note(f"Redrive {job} is {ended.state}; it moved {plural(ended.moved, 'dead letter')}.")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
+import termios
 import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +30,11 @@ if TYPE_CHECKING:
     from holdfast.client import SyncClient
 
 COLUMNS = ["queue", "depth", "ready", "leased", "later", "size", "in", "out", "acked", "failed", "dead", "oldest"]
+NARROW = ["queue", "depth", "leased", "in", "out", "failed", "dead", "oldest"]
+"""What a terminal of 80 columns has room for, beside a name of 24 characters."""
+WIDE_COLUMNS = 120
+SORTS = {"d": "depth", "n": "name", "i": "in", "o": "out", "f": "failed", "a": "oldest"}
+"""The keys that sort, beside q, which ends."""
 OLD_SECONDS = 300.0  # a message that waits longer than this is coloured
 
 
@@ -40,7 +51,7 @@ OLD_SECONDS = 300.0  # a message that waits longer than this is coloured
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=30, show_default=True, help="Queues shown.")
 @click.option(
     "--sort",
-    type=click.Choice(["depth", "name", "in", "out", "failed", "oldest"]),
+    type=click.Choice(list(SORTS.values())),
     default="depth",
     show_default=True,
     help="Which queues come first.",
@@ -48,9 +59,10 @@ OLD_SECONDS = 300.0  # a message that waits longer than this is coloured
 @click.option("--once", is_flag=True, help="Show it once and end; the default when the output is not a terminal.")
 @output_format
 def top(prefix: str, interval: float, limit: int, sort: str, once: bool, output: str) -> None:
-    """Show the busiest queues whose names start with PREFIX, refreshed until Ctrl-C.
+    """Show the busiest queues whose names start with PREFIX, refreshed until `q`.
 
-    Rates are per second over the last minute: in is enqueued, out is leased.
+    Rates are per second over the last minute: in is enqueued, out is leased. The keys d, n, i, o, f and a sort by
+    depth, name, in, out, failed and the age of the oldest message.
     """
     with connected() as client:
         if output != "table":
@@ -61,10 +73,39 @@ def top(prefix: str, interval: float, limit: int, sort: str, once: bool, output:
             rows = [_row(each) for each in _fetch_stats(client, prefix, limit, sort)]
             show_rows("table", COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
             return
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with _keys() as key_within, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_screen(client.overview(), _fetch_stats(client, prefix, limit, sort)), refresh=True)
-                time.sleep(interval)
+                live.update(_screen(client.overview(), _fetch_stats(client, prefix, limit, sort), sort, console.width))
+                live.refresh()
+                key = key_within(interval)
+                if key == "q":
+                    return
+                sort = SORTS.get(key, sort)
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits so many seconds for a key and returns it, or nothing."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+
+    def key_within(seconds: float) -> str:
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        return os.read(terminal, 1).decode(errors="replace").lower() if ready else ""
+
+    try:
+        yield key_within
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _fetch_stats(client: SyncClient, prefix: str, limit: int, sort: str) -> list[wire.QueueStats]:
@@ -101,25 +142,34 @@ def _row(stats: wire.QueueStats) -> list[object]:
     ]
 
 
-def _screen(overview: wire.Overview, queues: list[wire.QueueStats]) -> Group:
+def _screen(overview: wire.Overview, queues: list[wire.QueueStats], sort: str, width: int) -> Group:
+    health = ("well", "green") if overview.ok else ("UNHEALTHY: see holdfast doctor", "bold red")
+    rates = ", ".join(f"{name} {rate(value)}" for name, value in overview.rates.items())
     head = Text.assemble(
         ("holdfast ", "bold"),
         f"{overview.version}  node {overview.node}  namespace {overview.namespace}  ",
-        ("well" if overview.ok else "UNHEALTHY: see holdfast doctor", "green" if overview.ok else "bold red"),
-        f"  {overview.now}\n",
-        f"{plural(overview.queues, 'queue')}, {plural(overview.depth, 'message')} ({size(overview.size_bytes)}), ",
-        f"{count(overview.leased)} leased, {count(overview.dead)} dead; ",
-        ", ".join(f"{name} {rate(value)}" for name, value in overview.rates.items()),
-        f"; {plural(overview.consumers, 'consumer')}, {count(overview.waiting)} waiting\n",
+        health,
+        f"\n{plural(overview.queues, 'queue')}, {plural(overview.depth, 'message')} ({size(overview.size_bytes)}), ",
+        f"{count(overview.leased)} leased, {count(overview.dead)} dead, {plural(overview.consumers, 'consumer')}\n",
+        f"{rates}\n",
+        (f"{overview.now[:19]}Z  sorted by {sort}  keys: q quit, sort by d n i o f a\n", "dim"),
+        overflow="ellipsis",
+        no_wrap=True,
     )
+    columns = COLUMNS if width >= WIDE_COLUMNS else NARROW
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "queue" else "right", no_wrap=True)
+    for column in columns:
+        if column == "queue":
+            table.add_column(column, no_wrap=True, overflow="ellipsis", ratio=1, min_width=12)
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
     for stats in queues:
-        cells = [Text(str(cell)) for cell in _row(stats)]
+        cells = {name: Text(str(cell)) for name, cell in zip(COLUMNS, _row(stats), strict=True)}
+        if stats.paused:
+            cells["queue"].append(" (paused)", "yellow")
         if stats.rates.get("failed", 0.0) > 0:
-            cells[9].stylize("red")
+            cells["failed"].stylize("red")
         if stats.oldest_message_age_seconds > OLD_SECONDS:
-            cells[11].stylize("yellow")
-        table.add_row(*cells)
+            cells["oldest"].stylize("yellow")
+        table.add_row(*(cells[name] for name in columns))
     return Group(head, table)
