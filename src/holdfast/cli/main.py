@@ -29,6 +29,7 @@ from holdfast.cli.commands.browse import browse
 from holdfast.cli.commands.completion import completion
 from holdfast.cli.commands.config import config
 from holdfast.cli.commands.consumer import consumer
+from holdfast.cli.commands.context import context as context_group
 from holdfast.cli.commands.dlq import dlq
 from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.messages.history import history
@@ -47,7 +48,7 @@ from holdfast.cli.commands.top import top
 from holdfast.cli.commands.topology.apply import apply, export_all
 from holdfast.cli.commands.user import user
 from holdfast.cli.commands.worker import worker
-from holdfast.cli.support.connection import Connection, connection_options
+from holdfast.cli.support.connection import connection_from, connection_options
 from holdfast.cli.support.extras import explain
 from holdfast.cli.support.options import add_env_vars
 from holdfast.cli.support.output import show_error
@@ -60,7 +61,7 @@ USAGE = (InvalidConfig, ConfigUnreadable, InvalidName)
 """The command line is wrong, whatever the server."""
 
 
-ANYWHERE = ("--url", "--token", "--token-file")
+ANYWHERE = ("--context", "--url", "--token", "--token-file")
 
 
 class _Root(click.Group):
@@ -132,7 +133,7 @@ def main(context: click.Context, /, **options: Any) -> None:
     Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 3 nothing to receive, 130 or 143 ended by a
     signal.
     """
-    context.obj = Connection(**options)
+    context.obj = connection_from(context, options)
 
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -160,6 +161,7 @@ COMMANDS: tuple[click.Command, ...] = (
     audit,
     store,
     pipeline,
+    context_group,
     config,
     quota,
     user,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 import msgspec
 
+from holdfast.cli.support import contexts
 from holdfast.cli.support.secrets import ask_secret
 from holdfast.cli.support.times import DURATION
 from holdfast.errors import InvalidArgument
@@ -29,6 +30,9 @@ class Decorator(Protocol):
 
 
 URL = "http://127.0.0.1:8080"
+WITHOUT_SERVER = ("serve", "config", "context", "user", "token", "store", "audit", "completion")
+"""Commands that talk to no server, and start whatever is saved."""
+CREDENTIALS = ("token_file", "user", "password_file")
 BUDGET_SECONDS = 3.0
 """How long a command retries: a person waits for it, and a script can repeat it. (Workers never give up.)"""
 
@@ -136,6 +140,9 @@ def _option(
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
+    _option(
+        "--context", help_text="The saved server to talk to (holdfast context). Other options override what it says."
+    ),
     _option("--url", default=URL, help_text="The server's HTTP address."),
     _option(
         "--token",
@@ -165,6 +172,23 @@ def connection_options(command: Command) -> Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def connection_from(context: click.Context, given: dict[str, Any]) -> Connection:
+    """The options, those that are not given from the saved server."""
+    name = given.pop("context")
+    if context.invoked_subcommand in WITHOUT_SERVER and name is None:
+        return Connection(**given)
+    saved = contexts.options(name)
+    if _given(context, "url") and name is None:
+        saved = {}  # its credentials are for another server
+    if any(_given(context, option) for option in ("token", "token_file", "user")):
+        saved = {field: value for field, value in saved.items() if field not in CREDENTIALS}
+    return Connection(**given | {field: value for field, value in saved.items() if not _given(context, field)})
+
+
+def _given(context: click.Context, option: str) -> bool:
+    return context.get_parameter_source(option) not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def connection_of(context: click.Context) -> Connection | None:
