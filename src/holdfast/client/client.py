@@ -430,18 +430,14 @@ class Client:
     ) -> State:
         """Store a workflow state beside a delivery, under its lease: bytes as they are, a str as text, else as JSON.
 
-        With `etag` only if the current state has this ETag (0: there is none), else `StateChanged`. Returns the new
-        state.
+        With `etag` only if the current state has this ETag (0: there is none), else `StateChanged`.
         """
         return await self.call(calls.put_state(queue, message_id, group, lease_token, as_bytes(data), etag))
 
     async def clear_state(
         self, queue: str, message_id: str, *, lease_token: str, group: str = "default", etag: int | None = None
     ) -> None:
-        """Delete the workflow state beside a delivery, under its lease.
-
-        With `etag` only if the current state has this ETag, else `StateChanged`.
-        """
+        """Delete the workflow state beside a delivery, under its lease; with `etag` only if the state has this ETag."""
         await self.call(calls.drop_state(queue, message_id, group, lease_token, etag))
 
     # What messages and consumers call on their client.

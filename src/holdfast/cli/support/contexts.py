@@ -51,8 +51,11 @@ def load() -> Contexts:
     """What is saved; nothing if there is no file."""
     try:
         path = file_path()
+    except RuntimeError:  # a user without a home, as in containers
+        return Contexts()
+    try:
         text = path.read_text()
-    except (FileNotFoundError, RuntimeError):  # the latter: a user without a home, as in containers
+    except FileNotFoundError:
         return Contexts()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigUnreadable(path=path, problem=str(error)) from None
