@@ -174,9 +174,9 @@ def test_a_flag_out_of_range_is_refused_before_anything_starts(tmp_path: Path) -
 
 def test_help_lists_only_what_exists() -> None:
     text = run("serve", "--help").stdout
-    for flag in ("--data-dir", "--store", "--config", "--log-level", "--log-format", "--node-id", "--http"):
+    for flag in ("--data-dir", "--store", "--config", "--log-level", "--log-format", "--node-id", "--http", "--grpc"):
         assert flag in text
-    assert "--grpc" not in text
+    assert "--amqp" not in text
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
