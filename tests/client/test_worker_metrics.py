@@ -37,6 +37,10 @@ def series(text: str, name: str) -> dict[str, float]:
     return {found[1]: float(found[2]) for found in re.finditer(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)}
 
 
+class Unwanted(Reject):
+    """A rejection with a name of its own."""
+
+
 async def test_each_call_is_counted_by_what_became_of_it_and_timed(client: Client) -> None:
     @worker("jobs", group="g")
     async def handle(what: str) -> None:
@@ -44,7 +48,7 @@ async def test_each_call_is_counted_by_what_became_of_it_and_timed(client: Clien
             case "retry":
                 raise Retry(delay="1h")
             case "reject":
-                raise Reject("no")
+                raise Unwanted("no")
             case "release":
                 raise Release(delay="1h")
             case "fail":

@@ -53,7 +53,7 @@ class WorkerMetrics:
             result = await proceed()
             outcome = "done"
         except (Retry, Reject, Unreadable, Release) as error:
-            outcome = OUTCOMES[type(error)]
+            outcome = next(name for kind, name in OUTCOMES.items() if isinstance(error, kind))
             raise
         else:
             return result
