@@ -49,8 +49,6 @@ async def enqueue_messages(call: Call, request: pb.EnqueueRequest) -> pb.Enqueue
 async def lease(call: Call, request: pb.LeaseRequest) -> pb.LeaseResponse:
     name, group = call.queue(request.queue, Action.CONSUME), request.group or DEFAULT_GROUP
     wait, left = duration(request.wait, "wait"), call.time_left()
-    if left is not None:
-        wait = min(wait, left)  # what is leased for a client that no longer waits is delivered to nobody
     messages = call.node.messages
     limit, timeout = request.limit or 1, duration(request.timeout, "timeout") if request.HasField("timeout") else -1
     consumer, create = read_consumer(request.consumer, call.principal), not request.must_exist
@@ -79,6 +77,8 @@ async def lease(call: Call, request: pb.LeaseRequest) -> pb.LeaseResponse:
             submission.release()
             raise
     else:
+        if left is not None:
+            wait = min(wait, left)  # what is leased for a client that no longer waits is delivered to nobody
         with call.lasting():
             found = await messages.lease(
                 name,
