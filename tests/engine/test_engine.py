@@ -12,13 +12,13 @@ from holdfast.core.records import Extra, Table
 from holdfast.core.shard import Shard
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.catalog import Queue
-from holdfast.engine.cell_record import CELL_KEY, read_cell_record
+from holdfast.engine.cell_record import CELL_KEY, UNFINISHED_KEY, read_cell_record
 from holdfast.engine.dead_lettering import FailedRequest
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.queues import delete_queue, update_queue
 from holdfast.engine.redrive import IDS_MAX, redrive
-from holdfast.errors import InvalidArgument, MessageTooLarge
+from holdfast.errors import InvalidArgument, MessageTooLarge, StoreUnfinished
 from holdfast.store import MemoryDisk, MemoryStore
 from holdfast.units import NEVER, SECOND
 from tests.engine.rig import DEAD, START, TASKS, Rig
@@ -35,6 +35,13 @@ def test_ids_carry_the_number_of_the_cell() -> None:
     value = engine.store.get(Table.META, CELL_KEY)
     assert value is not None
     assert read_cell_record(value).cell == 5
+
+
+def test_a_store_that_a_copy_has_not_finished_is_not_worked_with() -> None:
+    store = MemoryStore()
+    store.write(store.acquire(), [(Table.META, UNFINISHED_KEY, b"1")])
+    with pytest.raises(StoreUnfinished):
+        Engine(store, cell=5).open(START)
 
 
 def test_a_batch_that_reserves_ids_or_changes_a_queue_must_be_synced(memory: Rig) -> None:

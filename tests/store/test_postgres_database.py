@@ -217,5 +217,5 @@ def test_a_schema_of_somebody_else_is_left_alone(database: Database) -> None:
 def test_every_table_has_every_statement() -> None:
     kinds = {name.removesuffix(f"_{table}") for table in TABLES for name in STATEMENTS if name.endswith(f"_{table}")}
     assert kinds == {"put", "delete", "delete_ranges", "get", "scan"}
-    single = {"acquire", "fence", "position", "terminate"}
+    single = {"acquire", "connected", "fence", "position", "terminate"}
     assert set(STATEMENTS) == {f"{kind}_{table}" for kind in kinds for table in TABLES} | single

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.backup.source import Lake
+from holdfast.broker.backups import Backups
 from holdfast.broker.cell import Cell, plain_engine
 from holdfast.broker.front_metrics import MetricSource
 from holdfast.broker.health import Health
@@ -92,6 +94,8 @@ class Node:
         self.requests = Requests(self.messages, self.queues, self.subscriptions, node_id, limits.max_waiters)
         self.inspection = Inspection(cell, limits, LakeReads(config), config.lake_dir / "journal")
         self.health = Health(config, cell, self.webhooks)
+        lake = Lake(config.lake_dir / "journal", node_id)
+        self.backups = Backups(store, lake, config.node.data_dir / "backups-under-way", clock)
         self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", node_id, clock)
         cell.on_request_failed = self.requests.fail
         cell.on_opened += [self.queue_notes.load, self.quotas.load, self.queues.resume, self.transactions.resume]
@@ -100,6 +104,7 @@ class Node:
         """Open what is stored and take calls."""
         self.started_at = self.clock()
         self.snapshots.clear()
+        self.backups.clear()
         self.health.lag.start()
         await self.webhooks.start()
         await self.cell.start()
@@ -107,6 +112,7 @@ class Node:
 
     async def stop(self) -> None:
         """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
+        await self.backups.stop()
         await self.redrive_jobs.stop()
         self.requests.stop()
         self.health.lag.stop()

@@ -24,6 +24,7 @@ import click
 
 from holdfast.build_info import version_line
 from holdfast.cli.commands.audit import audit
+from holdfast.cli.commands.backup import backup, restore
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.browse import browse
 from holdfast.cli.commands.completion import completion
@@ -160,6 +161,8 @@ COMMANDS: tuple[click.Command, ...] = (
     doctor,
     audit,
     store,
+    backup,
+    restore,
     pipeline,
     context_group,
     config,

@@ -13,6 +13,9 @@ from holdfast.core.records import Table
 
 CELL_KEY = b"node"  # in the table META; the name is from when a node was all there was, and stays: it is on disk
 
+UNFINISHED_KEY = b"unfinished"
+"""In the same table, while a copy or a restore fills the store: nothing may be done with it before that has ended."""
+
 
 class CellRecord(msgspec.Struct, array_like=True):
     """Changes with every batch and is part of it. To add a field, add it last and give it a default."""

@@ -48,7 +48,7 @@ from holdfast.engine import merge
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes, plain
-from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
+from holdfast.engine.cell_record import CELL_KEY, UNFINISHED_KEY, CellRecord, read_cell_record
 from holdfast.engine.dead_lettering import Alert, Candidates, DeadLettering, FailedRequest
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
@@ -60,7 +60,7 @@ from holdfast.engine.schedules.schedules import Schedules
 from holdfast.engine.stored_shards import StoredShards
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
-from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound
+from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound, StoreUnfinished
 from holdfast.quotas import Quotas
 from holdfast.store.contract import Rows, Store
 from holdfast.store.overlay import Overlay
@@ -138,7 +138,15 @@ class Engine:
     def open(self, now: int) -> None:
         """Take over the store and read heads, groups and open deliveries: not the backlog."""
         self.epoch = self.store.acquire()
-        value, rows = self.store.read([Read(Table.META, CELL_KEY), Read(Table.QUEUES, b"", b"\xff" * 8, 1 << 30)])
+        value, rows, unfinished = self.store.read(
+            [
+                Read(Table.META, CELL_KEY),
+                Read(Table.QUEUES, b"", b"\xff" * 8, 1 << 30),
+                Read(Table.META, UNFINISHED_KEY),
+            ]
+        )
+        if unfinished is not None:
+            raise StoreUnfinished(store=self.store.name)
         assert isinstance(rows, list)
         if isinstance(value, bytes):
             stored = read_cell_record(value)

@@ -125,3 +125,63 @@ class Fenced(StoreError):
     """Another node has taken over (epoch {current}); writes under epoch {epoch} are refused. This node must stop."""
 
     code = "fenced"
+
+
+class StoreUnfinished(StoreError):
+    """The {store} store was being filled by a copy or a restore that has not ended: it lacks records. Run that again,
+    with --replace."""
+
+    code = "store_unfinished"
+
+
+class StoreInUse(StoreError):
+    """{store} is in use by a running server. Stop that first: what it writes meanwhile would be missing."""
+
+    code = "store_in_use"
+    http = 409
+    grpc = "FAILED_PRECONDITION"
+
+
+class StoreNotEmpty(StoreError):
+    """{store} has records already, and nothing was changed. Choose another one, or say --replace, and what it has is
+    lost."""
+
+    code = "store_not_empty"
+    http = 409
+    grpc = "FAILED_PRECONDITION"
+
+
+class BackupFailed(StoreError):
+    """The backup was not made: {problem}. Nothing was changed on the server; run it again, and it sends only what is
+    not there yet."""
+
+    code = "backup_failed"
+    retryable = True
+
+
+class BackupUnwritable(StoreError):
+    """No backup can be written to {path}: {problem}."""
+
+    code = "backup_unwritable"
+
+
+class BackupNotFound(StoreError):
+    """{path} cannot be restored from: {problem}."""
+
+    code = "backup_not_found"
+    http = 404
+    grpc = "NOT_FOUND"
+
+
+class BackupDamaged(StoreError):
+    """The backup is damaged at {path}: {problem}. `holdfast backup verify` says what of which backups is whole."""
+
+    code = "backup_damaged"
+
+
+class RestoreRefused(StoreError):
+    """Nothing was restored: {problem}. {advice}"""
+
+    code = "restore_refused"
+    http = 409
+    grpc = "FAILED_PRECONDITION"

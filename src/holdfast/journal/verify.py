@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.journal.generations import ends_generation
 from holdfast.journal.manifest import NO_ENTRY, SegmentEntry, manifests, parse, seal, segment_files
 from holdfast.journal.segment import digest
 
@@ -101,7 +102,9 @@ class _Chain:
         wanted = self._last_lsn + 1
         if not self._last_lsn and entry.missing_from == 1:
             wanted = entry.first_lsn  # the exporter was switched on here
-        if entry.first_lsn > wanted:
+        if entry.missing_from == wanted and ends_generation(entry.first_lsn - 1):
+            pass  # a restore began here: nothing says how many rows there were before it
+        elif entry.first_lsn > wanted:
             known = "; the exporter knew" if entry.missing_from == wanted else ""
             self.report(Flaw.GAP, f"lsn {wanted} to {entry.first_lsn - 1} are in no segment{known}", number)
         elif entry.first_lsn < wanted:

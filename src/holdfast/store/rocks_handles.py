@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch
 
+from holdfast.core.records import Table
+from holdfast.store.rocks_errors import translate
 from holdfast.store.rocks_log import SyncedMark
 from holdfast.store.rocks_sweep import Sweeper
 from holdfast.store.rocks_tuning import FAMILIES, FAMILY_CHANGES, FAMILY_OF, database_options, family_options
@@ -119,3 +121,15 @@ def readable_changes(path: Path) -> int:
     """The number of the last change that can be read."""
     with read_only(path) as (db, _):
         return db.latest_sequence_number()
+
+
+def read_copied(copy: Path, table: Table, key: bytes) -> bytes | None:
+    """A record of a table that has no packs, in what `copy_to` has made."""
+    try:
+        with read_only(copy / "db") as (_, families):
+            value: bytes | None = families[FAMILY_OF[table]].get(bytes([table]) + key)
+    except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+        failure = translate(error, copy, opening=True)
+    else:
+        return value
+    raise failure

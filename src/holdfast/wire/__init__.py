@@ -4,6 +4,7 @@ The server decodes and encodes them, its OpenAPI description is generated from t
 ones; so nothing here may import the server. Ids are strings, because JavaScript loses 63-bit integers.
 """
 
+from holdfast.wire.backups import BackupRequest as BackupRequest
 from holdfast.wire.cursors import CursorCommit as CursorCommit
 from holdfast.wire.cursors import CursorCommitted as CursorCommitted
 from holdfast.wire.cursors import CursorEnd as CursorEnd

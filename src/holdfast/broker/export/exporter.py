@@ -27,6 +27,7 @@ from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.files import make_directory, sync_path
+from holdfast.journal.generations import ends_generation
 from holdfast.journal.manifest import SCHEMA, Manifest, SegmentEntry, manifest_path, segment_files, segment_name
 from holdfast.journal.reader import BlockReader, RawBlockRange
 from holdfast.store.contract import Store
@@ -213,7 +214,7 @@ class Exporter:
         with self._lake_errors():
             self._prepare()
             self._manifest.read()
-            behind = self.position.last_lsn < exported_lsn
+            behind = self.position.last_lsn < exported_lsn and not ends_generation(exported_lsn)
             if behind and self._manifest.torn:
                 raise LakeDamaged(path=self._manifest.path, problem="its last entry is torn")
             if behind and self._manifest.last is not None:

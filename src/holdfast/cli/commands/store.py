@@ -1,18 +1,25 @@
-"""`holdfast store`: check the store of a stopped server, and salvage a damaged one."""
+"""`holdfast store`: check the store of a stopped server, salvage a damaged one, and copy one into another."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.support.numbers import plural
 from holdfast.cli.support.options import config_file, output_format
-from holdfast.cli.support.output import show_note, show_one_line, show_rows
+from holdfast.cli.support.output import progress_bar, quiet_logs, show_note, show_one, show_one_line, show_rows
 from holdfast.config import load
 from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.store.contract import Store
 
 # RocksDB is imported by the commands that need it: the others start quickly.
 
@@ -25,7 +32,7 @@ data_dir_option = click.option(
 
 @click.group()
 def store() -> None:
-    """Check the store of a stopped server, and salvage a damaged one."""
+    """Check the store of a stopped server, salvage a damaged one, and copy one into another."""
 
 
 @store.command()
@@ -105,6 +112,64 @@ def salvage(data_dir: Path | None, target: Path, config_path: Path | None, outpu
         show_note("Send what is in the files again with: holdfast send QUEUE --as message --lines FILE")
     if done.unreadable:
         show_note(f"{plural(done.unreadable, 'place')} could not be read, and what was stored there is lost.")
+
+
+@store.command("copy")
+@click.option("--from", "source", required=True, help="rocks:DATA_DIR or postgresql://user:password@host/database")
+@click.option("--to", "target", required=True, help="The same; the store there is made, or must have no records.")
+@click.option(
+    "--node-id", type=click.IntRange(0, 1023), default=0, show_default=True, help="Both servers' node.node_id."
+)
+@click.option("--replace", is_flag=True, help="Delete what the store of --to has.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@output_format
+def copy_store(source: str, target: str, node_id: int, replace: bool, quiet: bool, output: str) -> None:
+    """Copy the store of a stopped server into one of any kind: all records, as they are at one moment.
+
+    Queues, messages with their ids, leases, groups, sessions and what of the journal is not in the lake yet. The source
+    is not changed, but that nobody who had it open before can write to it. One in an older format is read as it is.
+    The journal's lake is not copied: let journal.directory of the new server name it, or copy the directory.
+    """
+    from holdfast.broker.store_copy import copy_records  # noqa: PLC0415
+    from holdfast.cli.support.stores import open_named  # noqa: PLC0415
+
+    with (
+        quiet_logs(),
+        progress_bar("Copying records", None, hidden=quiet) as advance,
+        readable(source, node_id) as opened,
+        closing(open_named(target, node_id, "--to", make=True)) as filled,
+    ):
+        copied = copy_records(opened, filled, replace=replace, advance=advance)
+    show_one(output, {"records": copied.records, "size_bytes": copied.size_bytes, "queues": copied.queues})
+    if output == "table":
+        show_note("Start a server on it; the old one must not be started again, or both would assign the same ids.")
+
+
+@contextmanager
+def readable(source: str, node_id: int) -> Iterator[Store]:
+    """The store to copy from. A directory is linked and opened elsewhere, so that it keeps its format."""
+    from holdfast.cli.support.stores import open_named  # noqa: PLC0415
+
+    kind, _, rest = source.partition(":")
+    if kind != "rocks" or not rest:
+        with closing(open_named(source, node_id, "--from", make=False)) as opened:
+            yield opened
+        return
+    from holdfast.store.directory import Directory  # noqa: PLC0415
+    from holdfast.store.rocks_salvage import copy_files  # noqa: PLC0415
+
+    path = Path(rest)
+    if not (path / "store" / "FORMAT").is_file():
+        raise InvalidArgument(field="--from", problem=f"names {rest}, which has no store")
+    directory = Directory(path / "store")
+    scratch = path / f"copying-{os.getpid()}"
+    try:
+        copy_files(directory, scratch / "store")
+        with closing(open_named(f"rocks:{scratch}", node_id, "--from", make=False)) as opened:
+            yield opened
+    finally:
+        directory.release()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _data_dir(given: Path | None, config_path: Path | None) -> Path:

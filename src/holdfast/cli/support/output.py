@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging import CRITICAL
 
 import click
 import msgspec
@@ -127,3 +128,16 @@ def progress_bar(what: str, total: int | None, *, hidden: bool) -> Iterator[Call
             progress.update(task, completed=done, speed=f"{done / elapsed:,.0f}/s" if elapsed > 0.5 else "")
 
         yield advance
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Without the log lines of the server's code, for a command that says itself what matters."""
+    import structlog  # noqa: PLC0415 - most commands do without it
+
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -26,6 +26,7 @@ from holdfast.http_api.codecs.json_slices import Steps
 from holdfast.http_api.dialects import lockd, mqueue, sqs
 from holdfast.http_api.endpoints import (
     audited_redrives,
+    backups,
     dead_letters,
     groups,
     health,
@@ -77,6 +78,7 @@ ROUTES: tuple[Routes, ...] = (
     health.ROUTES,
     metrics.ROUTES,
     snapshots.ROUTES,
+    backups.ROUTES,
     openapi.ROUTES,
 )
 

@@ -41,6 +41,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidArgument
+from holdfast.journal.generations import ends_generation
 from holdfast.journal.manifest import manifest_path, seal
 from holdfast.journal.snapshot import Snapshot
 from holdfast.journal.verify import verify
@@ -273,7 +274,7 @@ class _Reconciliation:
             path = manifest_path(journal, snapshot.node)
             if snapshot.chain_length:  # else nothing was exported, or nothing since stores remember it
                 proof.chain += _differing(path, snapshot.chain_length, snapshot.chain_hash, "the store")
-            if ends < snapshot.exported_lsn:
+            if ends < snapshot.exported_lsn and not ends_generation(snapshot.exported_lsn):
                 removed = snapshot.exported_lsn
                 proof.chain.append(
                     f"the store has removed rows up to lsn {removed}, the lake's manifest ends at {ends}"

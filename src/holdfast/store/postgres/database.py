@@ -16,9 +16,10 @@ from psycopg import ProgrammingError, conninfo
 
 from holdfast.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
 from holdfast.store.postgres import checks, schema
+from holdfast.store.postgres.arrays import read_bigint
 from holdfast.store.postgres.failures import Rejected, translate
-from holdfast.store.postgres.session import Session
-from holdfast.store.postgres.statements import Statement, of_kinds
+from holdfast.store.postgres.session import Call, Session
+from holdfast.store.postgres.statements import STATEMENTS, Statement, of_kinds
 from holdfast.store.remote.table import Disconnected
 
 CONNECT_SECONDS: Final = 5.0
@@ -71,7 +72,7 @@ class _Role(NamedTuple):
 _READ_STATEMENTS = of_kinds("get", "scan", "position")
 _ROLES: Final[Mapping[str, _Role]] = {
     WRITER: _Role({}, "", of_kinds("fence", "put", "delete")),
-    CONTROL: _Role({}, "", of_kinds("terminate", "acquire", "position")),
+    CONTROL: _Role({}, "", of_kinds("terminate", "connected", "acquire", "position")),
     READER: _Role(_READS, "", _READ_STATEMENTS),
     VIEW: _Role({**_READS, "idle_in_transaction_session_timeout": "0"}, "BEGIN", _READ_STATEMENTS),
 }
@@ -143,6 +144,19 @@ class Database:
                 advice="Let store.url name the primary; of several hosts, the one that can be written is taken",
             )
         return DatabaseUnreachable(database=self.name, problem=problem)
+
+    def has_writer(self) -> bool:
+        """Whether a server is connected to write this cell."""
+        try:
+            with closing(self.open(CONTROL)) as session:
+                [[(count,)]] = session.run([Call(STATEMENTS["connected"], (self.writers.encode(),))], STATEMENT_SECONDS)
+        except Disconnected as error:
+            failure = self._unreachable(error.problem)
+        except Rejected as error:
+            failure = translate(error, self.name)
+        else:
+            return read_bigint(count or b"") > 0
+        raise failure
 
     def open(self, role: str, seconds: float = CONNECT_SECONDS) -> Session:
         """A session for the records. Raises Disconnected if there is none in that time."""

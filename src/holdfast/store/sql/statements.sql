@@ -18,6 +18,9 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE $1 AND pid <> pg_backend_pid()
     AND NOT pg_terminate_backend(pid, 3000)
 
+-- name: connected (text)
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE $1
+
 -- name: put_{table} (bytea[], bytea[])
 INSERT INTO {table} (k, v) SELECT * FROM unnest($1, $2) ON CONFLICT (k) DO UPDATE SET v = EXCLUDED.v
 
