@@ -44,6 +44,7 @@ from holdfast.errors import (
     GroupExists,
     GroupNotFound,
     HoldfastError,
+    InternalError,
     QueueExists,
     QueueNotFound,
     ShuttingDown,
@@ -493,8 +494,8 @@ class Cell:
                 results = engine.settle(name, group, settlements, self.clock())
         except (QueueNotFound, GroupNotFound, WrongGroupKind):
             return  # deleted meanwhile, and all its leases with it; perhaps another has its name now
-        except StoreError:
-            return  # the guard has failed the commit, which reports it
+        except (StoreError, InternalError):
+            return  # the guard has reported it
         self.dispatcher.members.settled((name, group), settlements, results)
         self.commit.schedule()
 
@@ -560,8 +561,9 @@ class Cell:
                 engine.tick(now)
         except StoreError:
             return  # the guard has failed the commit, which reports it
-        except HoldfastError:  # a refusal, and no caller to get it: the rest of what is due goes on
-            log.exception("work that was due was refused")
+        except HoldfastError as refusal:  # and no caller to get it: the rest of what is due goes on
+            if not isinstance(refusal, InternalError):  # which the guard has logged
+                log.exception("work that was due was refused")
             self._not_before = now + REFUSED_PAUSE
         for (namespace, name), error in engine.schedules.refusals:
             log.warning("schedule refused", namespace=namespace, schedule=name, code=error.code, error=str(error))

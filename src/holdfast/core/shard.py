@@ -155,12 +155,16 @@ class Shard:
         self.config = config
         self.ids = ids
         self.memory = memory
+        self._clear()
+
+    def _clear(self) -> None:
+        """Have nothing in memory, as one that was never opened."""
         self.head = ShardHead(priorities={})
         self.index = GroupIndex(self.head)
         self.groups: dict[str, LeaseGroup] = {}
         self.cursors: dict[str, CursorGroup] = {}
         self.cached_records: dict[int, bytes] = {}
-        self.masks = Masks(memory.masks)
+        self.masks = Masks(self.memory.masks)
         self.removable: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired where there is no group, until `DeadLettered`
         self.dirty = False
@@ -171,6 +175,12 @@ class Shard:
         self.logs: dict[Read, list[Message]] = {}  # such rows, decoded
 
     # --- opening ----------------------------------------------------------------------------------------------------
+
+    def reopen(self, groups: Iterable[GroupRecord], stored: ShardRecords, now: int) -> None:
+        """Restore what is stored instead of what is in memory, which may be half of a step."""
+        self.close()
+        self._clear()
+        self.open(groups, stored, now)
 
     def open(self, groups: Iterable[GroupRecord], stored: ShardRecords, now: int) -> None:
         """Restore what was stored."""

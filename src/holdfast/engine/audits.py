@@ -28,6 +28,7 @@ from holdfast.core.queue import DEAD_PREFIX
 from holdfast.core.records import LAST, Table
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import AuditNotFound, InvalidArgument
+from holdfast.store.contract import Reader
 from holdfast.units import DAY, NEVER
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class Audits:
         self._audits: dict[bytes, Audit] = {}
         self.wake_at = NEVER  # no audit expires before
 
-    def open(self) -> None:
-        rows = self._engine.store.scan(Table.AUDITS, b"", b"\xff" * 8, 1 << 30)
+    def open(self, store: Reader) -> None:
+        rows = store.scan(Table.AUDITS, b"", b"\xff" * 8, 1 << 30)
         self._audits = {key: read_audit(value) for key, value in rows}
         self._schedule()
 

@@ -25,7 +25,10 @@ RESERVE_MS = 1_000
 class Batch:
     """See the module. `must_sync`: nothing in it may be answered before it is durable."""
 
-    __slots__ = ("_at", "_entries", "_ops", "_overlay", "_rows", "_shards", "_store", "must_sync")
+    __slots__ = (
+        "_at", "_begun", "_changing", "_entries", "_flushed", "_ops", "_overlay", "_rows", "_shards", "_store",
+        "must_sync",
+    )  # fmt: skip
 
     def __init__(self, store: Reader) -> None:
         self._store = store
@@ -35,6 +38,9 @@ class Batch:
         self._rows = 0
         self._shards: dict[int, Shard] = {}  # whose heads must be written
         self._at = 0
+        self._begun = (0, 0, 0, 0)  # operations, entries, rows and time when the current operation of a caller began
+        self._changing: dict[int, Shard] = {}  # shards that it steps or drops
+        self._flushed: list[Op] = []  # their heads, as the operations before it left them
         self.must_sync = False
 
     @property
@@ -46,6 +52,39 @@ class Batch:
     @property
     def pending(self) -> bool:
         return bool(self._ops or self._entries or self._shards)
+
+    def begin(self) -> None:
+        """An operation of a caller begins: what follows can be taken out again."""
+        self._begun = (len(self._ops), len(self._entries), self._rows, self._at)
+        if self._changing:
+            self._changing = {}
+            self._flushed = []
+
+    def keep(self, shard: Shard) -> None:
+        """The operation is about to change a shard. What those before it changed there is in memory alone until the
+        batch is sealed; now it is in the batch."""
+        if shard.number not in self._changing:
+            self._changing[shard.number] = shard
+            if shard.dirty:
+                ops: list[Op] = []
+                shard.flush(ops)
+                self._ops += ops
+                self._flushed += ops
+
+    def undo(self) -> dict[int, Shard]:
+        """Take out what the operation has added. All that is left in the batch can be read through the overlay then.
+        Returns the shards that the operation may have changed: what they have in memory counts no more."""
+        changed = self._changing
+        ops, entries, self._rows, self._at = self._begun
+        del self._ops[ops:], self._entries[entries:]
+        self._ops += self._flushed
+        for number in changed:
+            self._shards.pop(number, None)
+        for shard in self._shards.values():
+            shard.flush(self._ops)
+        self._overlay = None
+        self.begin()
+        return changed
 
     def add(self, ops: list[Op]) -> None:
         """Add operations that are not those of a shard's step."""
@@ -70,8 +109,13 @@ class Batch:
         """Whether a read of this shard's records would miss something that is in the batch."""
         return shard.number in self._shards
 
+    def add_shard(self, shard: Shard) -> None:
+        """What is in the batch of this shard is to be read."""
+        self._shards[shard.number] = shard
+
     def drop_shard(self, shard: Shard) -> None:
         """The shard is deleted: its head is not written."""
+        self.keep(shard)
         self._shards.pop(shard.number, None)
 
     def seal(self, record: CellRecord, ids: IdGenerator, name_of: Callable[[int], ShardName]) -> list[Op]:

@@ -34,14 +34,18 @@ class Queue:
 
     def __init__(self, record: QueueRecord, shards: list[Shard]) -> None:
         self.name: QueueName = (record.namespace, record.name)
+        self.rates = RateWindow()
+        self._next = 0  # the partition that takes the next batch without keys
+        self.counted: QueueRecord | None = None  # as the catalog has counted it
+        self.restore(record, shards)
+
+    def restore(self, record: QueueRecord, shards: list[Shard]) -> None:
+        """Have this record and these shards, whatever there was."""
         self.shards: list[Shard] = []
         self.names: dict[int, ShardName] = {}
-        self.rates = RateWindow()
         self.depth = 0  # messages that some group may still need
         self.size_bytes = 0  # their payloads
         self._live: list[tuple[int, int]] = []  # what each shard has of both
-        self._next = 0  # the partition that takes the next batch without keys
-        self.counted: QueueRecord | None = None  # as the catalog has counted it
         # By leasing group that is in use: the shards in which it may have something to deliver. One that has something
         # in every shard is not kept up to date: nobody seems to consume it.
         self._filled: dict[str, dict[int, Shard]] = {}
@@ -263,6 +267,19 @@ class Catalog:
         self.queues: Mapping[QueueName, Queue] = MappingProxyType(self._queues)
         self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
         self.captures_changed = 1  # grows with every change of them
+
+    def clear(self, kept_shards: Iterable[int]) -> dict[QueueName, Queue]:
+        """Forget all queues, to be filled again; shards of queues that are deleted in this turn are known on. Returns
+        the queues that there were."""
+        queues = dict(self._queues)
+        self._queues.clear()
+        self._by_shard = {number: self._by_shard[number] for number in kept_shards}
+        self._totals.clear()
+        self.captures.clear()
+        self.captures_changed += 1
+        for queue in queues.values():
+            queue.counted = None
+        return queues
 
     def totals(self, namespace: str) -> NamespaceTotals:
         return self._totals.get(namespace) or NamespaceTotals()

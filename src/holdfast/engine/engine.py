@@ -12,7 +12,7 @@ queues.py, groups.py, messages.py, browse.py and cursors.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TypeVar
@@ -57,12 +57,12 @@ from holdfast.engine.message_ids import Known, has_names, remember, repetitions,
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.engine.queues import add_queue
 from holdfast.engine.schedules.schedules import Schedules
-from holdfast.engine.stored_shards import StoredShards
+from holdfast.engine.stored_shards import StoredShards, records_of
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
 from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound, StoreUnfinished
 from holdfast.quotas import Quotas
-from holdfast.store.contract import Rows, Store
+from holdfast.store.contract import Reader, Rows, Store
 from holdfast.store.overlay import Overlay
 
 R = TypeVar("R")
@@ -131,6 +131,7 @@ class Engine:
         self.writes = 0  # batches that are in the store
         self._batch = Batch(store)
         self._written_ops: list[Op] = []  # of the last batch
+        self._begun = (0, 0, 0, 0)  # what of these lists there was when the current operation of a caller began
         self._forgotten: list[int] = []  # shards of deleted queues; the batch's journal still names them
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -158,9 +159,12 @@ class Engine:
             for queue in self.queues.values():
                 self.record_groups(queue, now)
         self.record.groups_journalled = True
-        self.transactions.open()
-        self.audits.open()
-        self.schedules.open()
+        self._open_others(self.store)
+
+    def _open_others(self, store: Reader) -> None:
+        self.transactions.open(store)
+        self.audits.open(store)
+        self.schedules.open(store)
 
     def _open_queues(self, rows: Rows, now: int) -> None:
         records = [_decode_queue(value) for _, value in rows]
@@ -274,6 +278,48 @@ class Engine:
         """Free the memory of the last batch. That takes time for thousands of records: best while the disk works."""
         self._written_ops = []
 
+    def begin(self) -> None:
+        """An operation of a caller begins. `undo` ends it if it fails in its middle."""
+        self._batch.begin()
+        self._begun = (len(self.alerts), len(self.failed_requests), len(self.dropped), len(self._forgotten))
+
+    def undo(self, now: int) -> None:
+        """An operation failed by a bug: have everything as it was when it began. It may have come between two changes
+        that belong together (a message is out of its window, and its lease is not made), so that what it changed is
+        read again from the store and the batch of this turn, which has whole operations. Queues and shards stay the
+        objects that they are, for operations of many steps that have them."""
+        changed = self._batch.undo()
+        alerts, failed_requests, dropped, forgotten = self._begun
+        del self.alerts[alerts:], self.failed_requests[failed_requests:], self.dropped[dropped:]
+        del self._forgotten[forgotten:]
+        store = self.overlay
+        queues = self.catalog.clear(self._forgotten)
+        for _, value in store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30):
+            self._restore_queue(_decode_queue(value), queues, changed, now)
+        self._open_others(store)
+
+    def _restore_queue(
+        self, record: QueueRecord, queues: Mapping[QueueName, Queue], changed: Mapping[int, Shard], now: int
+    ) -> None:
+        queue = queues.get((record.namespace, record.name))
+        known = {} if queue is None else {shard.number: shard for shard in queue.shards}
+        again = {number for number in record.shards if number in changed or number not in known}
+        shards = [known.get(number) or self.new_shard(record, at) for at, number in enumerate(record.shards)]
+        for shard in shards:
+            if shard.number in again:
+                shard.reopen(record.groups, records_of(self.overlay, shard.number), now)
+                self._batch.add_shard(shard)
+        if queue is None:
+            queue = Queue(record, shards)
+        elif again or queue.record != record or len(known) != len(shards):
+            queue.restore(record, shards)
+        self.catalog.add(queue)
+        for shard in shards:
+            if shard.number in again:
+                self.wake_ups.schedule(shard)
+        if again:
+            self.mark_dirty(queue.name)
+
     def exported(self, last_block: int, last_lsn: int, removal: list[Op], chain: tuple[str, int] | None) -> None:
         """The journal is exported up to `last_block`: its blocks are removed, with the messages kept for them. `chain`:
         the hash and the number of the manifest's last line, by which a changed lake is found out; None: there was no
@@ -286,6 +332,7 @@ class Engine:
 
     def step(self, queue: Queue, shard: Shard, command: Command[R], now: int) -> R:
         """Step a shard until it has all records it needs, and add its effects to the batch."""
+        self._batch.keep(shard)
         outcome = shard.step(command, now)
         while outcome.reads:
             self._supply(shard, outcome.reads)
@@ -301,6 +348,8 @@ class Engine:
         is read in rounds, that of all shards at once."""
         if len(steps) == 1:
             return [self.step(*steps[0], now)]
+        for _, shard, _ in steps:
+            self._batch.keep(shard)
         replies: dict[int, R] = {}
         candidates: dict[QueueName, tuple[Queue, Candidates]] = {}
         left = list(enumerate(steps))

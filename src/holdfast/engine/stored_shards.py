@@ -7,29 +7,38 @@ from __future__ import annotations
 
 from holdfast.core.records import Table, shard_key
 from holdfast.core.shard import Rows, ShardRecords
-from holdfast.store.contract import Store
+from holdfast.store.contract import Reader
 
 READ_AHEAD = 200  # records of a table; those of leases may be large
 _END = b"\xff" * 8
+_TABLES = (Table.SHARDS, Table.GROUPS, Table.DELIVERIES, Table.LEASES)
 
 
 class StoredShards:
     """See the module. Ask for shards in ascending order."""
 
-    def __init__(self, store: Store) -> None:
-        tables = (Table.SHARDS, Table.GROUPS, Table.DELIVERIES, Table.LEASES)
-        self._tables = [_ReadAhead(store, table) for table in tables]
+    def __init__(self, store: Reader) -> None:
+        self._tables = [_ReadAhead(store, table) for table in _TABLES]
 
     def of(self, number: int) -> ShardRecords:
         low, high = shard_key(number), shard_key(number + 1)
-        heads, groups, deliveries, leases = [table.take(low, high) for table in self._tables]
-        return ShardRecords(heads[0][1] if heads else None, groups, deliveries, leases)
+        return _records(*[table.take(low, high) for table in self._tables])
+
+
+def records_of(store: Reader, number: int) -> ShardRecords:
+    """The records of one shard."""
+    low, high = shard_key(number), shard_key(number + 1)
+    return _records(*[store.scan(table, low, high, 1 << 30) for table in _TABLES])
+
+
+def _records(heads: Rows, groups: Rows, deliveries: Rows, leases: Rows) -> ShardRecords:
+    return ShardRecords(heads[0][1] if heads else None, groups, deliveries, leases)
 
 
 class _ReadAhead:
     """One table."""
 
-    def __init__(self, store: Store, table: Table) -> None:
+    def __init__(self, store: Reader, table: Table) -> None:
         self._store = store
         self._table = table
         self._rows: Rows = []

@@ -63,6 +63,7 @@ from holdfast.errors import (
     TransactionPublished,
 )
 from holdfast.quotas import Quota
+from holdfast.store.contract import Reader
 from holdfast.timers import Timers
 from holdfast.units import NEVER
 
@@ -99,9 +100,12 @@ class Transactions:
         self._forget_at = NEVER
         self._remembered: dict[Owner, int] = {}
 
-    def open(self) -> None:
+    def open(self, store: Reader) -> None:
         """Read what is open: records and counts, no messages."""
-        store = self._engine.store
+        self.live.clear()
+        self._remembered.clear()
+        self._expiries = Timers()
+        self._parts = 0
         by_number: dict[int, OpenTransaction] = {}
         for _, value in store.scan(Table.TRANSACTIONS, *EVERY_LIVE, 1 << 30):
             found = OpenTransaction(read_transaction(value))

@@ -441,6 +441,15 @@ class QuotaExceeded(HoldfastError):
     grpc = "RESOURCE_EXHAUSTED"
 
 
+class InternalError(HoldfastError):
+    """The server has a bug that ended this: {problem}. Nothing of it was kept; the server's log has the cause."""
+
+    code = "internal_error"
+    http = 500
+    mqtt = 0x83
+    grpc = "INTERNAL"
+
+
 class Overloaded(HoldfastError):
     """The node has {waiting} requests waiting, its limit. Nothing was done; retry in a moment."""
 

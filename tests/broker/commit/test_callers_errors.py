@@ -6,6 +6,7 @@ import ast
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,14 +16,23 @@ import holdfast
 from holdfast.broker.enqueue_batcher import EnqueueBatcher
 from holdfast.broker.node import Node
 from holdfast.config import QueueSettings, StoreSettings
-from holdfast.core.commands import Browse, Draft, Find, Leased, Settlement, Verb
+from holdfast.core.commands import Browse, Draft, Find, Leased, Settlement, Tick, Verb
 from holdfast.core.effects import Op
 from holdfast.core.queue import GroupKind
 from holdfast.core.shard import COMMANDS, Shard
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.engine import Engine
 from holdfast.engine.groups import delete_group
-from holdfast.errors import DiskFull, GroupNotFound, LimitExceeded, StoreError, StoreUnavailable, all_errors
+from holdfast.errors import (
+    DiskFull,
+    GroupNotFound,
+    InternalError,
+    LimitExceeded,
+    StoreError,
+    StoreUnavailable,
+    all_errors,
+)
 from holdfast.store import MemoryStore
 from holdfast.units import SECOND
 from tests.broker.conftest import config_for, running
@@ -169,19 +179,99 @@ async def test_a_bug_in_a_read_is_its_callers_alone(node: Node, monkeypatch: pyt
     assert leased.message.payload == b"x"
 
 
-async def test_a_bug_in_a_change_has_the_engine_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_change_is_undone_and_nobody_else_notices(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has left its window, and no lease was made of it: in memory it is nowhere. In the store it is."""
-    async with running(config_for(tmp_path), MemoryStore()) as node:
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    before = node.messages.enqueue(Q, [Draft(b"y")])  # in the same turn
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "pop_messages", lambda self, seqs: 1 // 0)
+        with pytest.raises(InternalError, match="ZeroDivisionError"):
+            await node.messages.lease(Q, "g")
+    after = node.messages.enqueue(Q, [Draft(b"z")])
+    await before
+    await after
+    leased = await node.messages.lease(Q, "g", 10)
+    assert [item.message.payload for item in leased] == [b"x", b"y", b"z"]
+
+
+async def test_a_bug_while_consumers_are_served_ends_their_wait_and_nothing_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = asyncio.Event()
+    await node.subscriptions.join(Q, "push", "m", lambda leased: None, removed=removed.set)
+    poll = asyncio.ensure_future(node.messages.lease(Q, "poll", wait=60_000_000))
+    await until(lambda: node.cell.dispatcher.waiters.count == 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "pop_messages", lambda self, seqs: 1 // 0)
         await node.messages.enqueue(Q, [Draft(b"x")])
-        engine = node.cell.engine
-        with monkeypatch.context() as patch:
-            patch.setattr(Shard, "pop_messages", lambda self, seqs: 1 // 0)
-            with pytest.raises(StoreUnavailable, match="internal error: ZeroDivisionError"):
-                await node.messages.lease(Q, "g")
-        await until(lambda: node.cell.refusal is None)
-        assert node.cell.engine is not engine
-        [leased] = await node.messages.lease(Q, "g")
-        assert leased.message.payload == b"x"
+        with pytest.raises(InternalError):
+            await poll
+        await removed.wait()
+    for group in ("push", "poll"):
+        [leased] = await node.messages.lease(Q, group)
+        assert (leased.message.payload, leased.attempt) == (b"x", 1)
+
+
+async def test_leases_that_a_bug_undoes_are_not_handed_out(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first poll was granted one when the second met the bug: all that the turn did for the group is undone."""
+    polls = [asyncio.ensure_future(node.messages.lease(Q, "g", wait=60 * SECOND)) for _ in range(2)]
+    await until(lambda: node.cell.dispatcher.waiters.count == 2)
+    right = Engine.lease_in
+    leases: list[None] = []
+
+    def wrong(*arguments: Any, **named: Any) -> list[Leased]:
+        leases.append(None)
+        found = right(*arguments, **named)
+        if len(leases) == 2:
+            raise ZeroDivisionError
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "lease_in", wrong)
+        await node.messages.enqueue(Q, [Draft(b"x"), Draft(b"y")])
+        for poll in polls:
+            with pytest.raises(InternalError):
+                await poll
+    leased = await node.messages.lease(Q, "g", 10)
+    assert [(item.message.payload, item.attempt) for item in leased] == [(b"x", 1), (b"y", 1)]
+
+
+async def test_a_bug_in_work_that_is_due_is_logged_and_it_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.messages.enqueue(Q, [Draft(b"x", deliver_at=node.clock() + SECOND // 10)])
+    tries: list[int] = []
+    right: Any = COMMANDS[Tick]
+
+    def wrong(*arguments: Any) -> None:
+        tries.append(node.clock())
+        right(*arguments)
+        if len(tries) == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setitem(cast("dict[object, object]", COMMANDS), Tick, wrong)
+    [leased] = await node.messages.lease(Q, "g", wait=60 * SECOND)
+    assert leased.message.payload == b"x"
+    assert len(tries) > 1
+
+
+async def test_a_deletion_that_fails_by_a_bug_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    await node.groups.create(Q, "g")
+    tries: list[None] = []
+    right = Engine.forget_queue
+
+    def wrong(*arguments: Any) -> None:
+        tries.append(None)
+        right(*arguments)
+        if len(tries) == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Engine, "forget_queue", wrong)
+    monkeypatch.setattr("holdfast.broker.parts.queues.FAILED_PAUSE_SECONDS", 0)
+    assert await node.queues.delete(Q) == 1
+    assert len(tries) == 2
+    assert not node.queues.exists(Q)
 
 
 async def test_due_work_that_is_refused_is_logged_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,16 @@ from holdfast.core.commands import Draft, Settlement
 from holdfast.core.effects import Op
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
-from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreCorrupt, StoreFull, StoreLocked, StoreUnavailable
+from holdfast.errors import (
+    DiskFull,
+    Fenced,
+    HoldfastError,
+    InternalError,
+    StoreCorrupt,
+    StoreFull,
+    StoreLocked,
+    StoreUnavailable,
+)
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for
@@ -196,9 +205,7 @@ async def test_stats_keep_their_counts_over_a_failure(rig: Rig) -> None:
     )
 
 
-async def test_an_error_nobody_expected_takes_the_engine_with_it_and_not_the_data(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_nobody_expected_is_its_callers_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     node = rig.node
     await node.messages.enqueue(Q, [Draft(b"kept")])
 
@@ -207,9 +214,8 @@ async def test_an_error_nobody_expected_takes_the_engine_with_it_and_not_the_dat
 
     with monkeypatch.context() as patch:
         patch.setattr(type(node.cell.engine), "lease", bug)
-        with pytest.raises(StoreUnavailable, match="internal error"):
+        with pytest.raises(InternalError):
             await node.messages.lease(Q, "g")
-    await until_back(node)
     (leased,) = await node.messages.lease(Q, "g")
     assert leased.message.payload == b"kept"
 
@@ -357,14 +363,32 @@ async def test_nothing_of_an_operation_is_kept_that_an_internal_error_ended_in_t
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "enqueue", wrong)
-        with pytest.raises(StoreUnavailable, match="internal error"):
+        with pytest.raises(InternalError):
             node.messages.enqueue(Q, [Draft(b"half")])
-    with pytest.raises(StoreUnavailable):
-        node.messages.enqueue(Q, [Draft(b"refused")])
-    await until_back(node)
     await node.messages.enqueue(Q, [Draft(b"after")])
     leased = await node.messages.lease(Q, "g", 10)
     assert [item.message.payload for item in leased] == [b"kept", b"after"]
+
+
+async def test_where_an_operation_cannot_be_undone_the_store_is_opened_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = rig.node
+    await node.messages.enqueue(Q, [Draft(b"kept")])
+
+    def bug(*_: object) -> None:
+        raise KeyError("bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "lease", bug)
+        patch.setattr(Engine, "undo", bug)
+        with pytest.raises(InternalError):
+            await node.messages.lease(Q, "g")
+        with pytest.raises(StoreUnavailable, match="internal error"):
+            await node.messages.lease(Q, "g")
+    await until_back(node)
+    (leased,) = await node.messages.lease(Q, "g")
+    assert leased.message.payload == b"kept"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ async def test_stats_of_a_queue_come_as_a_stream(server: Server, version: int) -
     await admin.expect(Publish, lambda one: json.loads(one.payload)["depth"] == 1)
     await admin.unsubscribe("$admin/queue/jobs/stats")
     admin.seen.clear()
-    server.mqtt._show_stats()
+    await server.mqtt._show_stats()
     await admin.nothing_more()
 
 
@@ -105,9 +105,38 @@ async def test_stats_too_large_for_a_client_or_of_a_queue_that_is_gone_are_left_
     await quick.node.queues.delete((SPACE, "jobs"))
     await admin.ping()
     admin.seen.clear()
-    quick.mqtt._show_stats()
+    await quick.mqtt._show_stats()
     await admin.nothing_more()
     assert (await admin.subscribe("$admin/queue/jobs/stats")).reason_codes == (0x8F,)
+
+
+async def test_stats_of_many_queues_are_collected_one_in_a_pass_of_the_loop(
+    quick: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"jobs-{number}" for number in range(5)]
+    admin = await quick.client("ops")
+    for name in names:
+        await quick.create(name)
+        await admin.subscribe(f"$admin/queue/{name}/stats")
+    passes = [0]
+    collected: list[int] = []
+    task = asyncio.current_task()  # the server shows stats by itself too
+    stats = quick.node.inspection.stats
+
+    async def noted(name: tuple[str, str]) -> object:
+        if asyncio.current_task() is task:
+            collected.append(passes[0])
+        return await stats(name)
+
+    def count() -> None:
+        passes[0] += 1
+        if len(collected) < len(names):
+            asyncio.get_running_loop().call_soon(count)
+
+    monkeypatch.setattr(quick.node.inspection, "stats", noted)
+    count()
+    await quick.mqtt._show_stats()
+    assert len(collected) == len(set(collected)) == len(names)
 
 
 async def test_who_goes_watches_no_more(quick: Server) -> None:

@@ -29,8 +29,13 @@ LIFE_SECONDS = 4.0
 CHECK_SECONDS = 0.25
 DRAIN_ROUNDS = 60
 RESUME_SECONDS = 10.0
-REPORTS = ("an operation failed", "a turn failed")
-"""What the node logs of an error that is no answer, after which it opens the store again."""
+REPORTS = (
+    "an operation failed; it is undone",
+    "an operation could not be undone",
+    "consumers could not be served; what was done for them is undone",
+    "a turn failed",
+)
+"""What the node logs of an error that is no answer."""
 
 
 @dataclass(frozen=True, slots=True)

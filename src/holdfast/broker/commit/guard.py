@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -9,7 +10,7 @@ import structlog
 
 from holdfast.broker.commit.group_commit import GroupCommit
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
+from holdfast.errors import HoldfastError, InternalError, StoreError, StoreUnavailable
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -18,6 +19,7 @@ class EngineOwner(Protocol):
     """Has the engine, and the group commit that fails if the engine must be discarded."""
 
     commit: GroupCommit
+    clock: Callable[[], int]
 
     @property
     def engine(self) -> Engine: ...
@@ -25,11 +27,10 @@ class EngineOwner(Protocol):
 
 class Guard:
     """Gives the engine for one operation that may change it. If the store fails in the middle of it, the engine's state
-    must be discarded. So it must after an error that is no answer to the caller: a bug. It may have come between two
-    changes that belong together (a message is out of its window, and its lease is not made), and memory cannot be taken
-    back to where the operation began. What callers send must not come so far: it is checked before, and refused.
+    must be discarded. After an error that is no answer to the caller, a bug, the operation is undone: its caller gets
+    `InternalError`, and nobody else notices.
 
-    It holds nothing of an operation: one guard serves all of them.
+    It holds nothing of an operation: one guard serves all of them. Operations are not nested.
     """
 
     __slots__ = ("_owner",)
@@ -38,7 +39,9 @@ class Guard:
         self._owner = owner
 
     def __enter__(self) -> Engine:
-        return self._owner.engine
+        engine = self._owner.engine
+        engine.begin()
+        return engine
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -48,17 +51,31 @@ class Guard:
         if isinstance(error, StoreError):
             self._owner.commit.fail(error)
         elif not isinstance(error, HoldfastError):
-            log.exception("an operation failed")
-            failure = StoreUnavailable(problem=f"internal error: {error!r}")
-            self._owner.commit.fail(failure)
-            raise failure from error
+            raise self._undo(error) from error
+
+    def _undo(self, error: Exception) -> HoldfastError:
+        """Have the engine as it was before an operation that failed by a bug. Returns what its caller is answered."""
+        commit = self._owner.commit
+        log.error("an operation failed; it is undone", exc_info=error)
+        try:
+            if commit.engine is not None:
+                commit.engine.undo(self._owner.clock())
+                commit.schedule()
+        except Exception as failure:  # what is stored cannot be read: then it must be opened again
+            log.exception("an operation could not be undone")
+            problem = StoreUnavailable(problem=f"internal error: {failure!r}")
+            commit.fail(failure if isinstance(failure, StoreError) else problem)
+        return InternalError(problem=repr(error))
 
 
 class ReadGuard(Guard):
-    """Gives the engine for one operation that only reads. After a bug in it nothing need be discarded: the error is its
+    """Gives the engine for one operation that only reads. After a bug in it nothing need be undone: the error is its
     caller's alone."""
 
     __slots__ = ()
+
+    def __enter__(self) -> Engine:
+        return self._owner.engine
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,4 +92,5 @@ class UnattendedGuard(Guard):
     def __enter__(self) -> Engine:
         engine = self._owner.commit.engine
         assert engine is not None
+        engine.begin()
         return engine

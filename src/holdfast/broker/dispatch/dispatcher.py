@@ -21,7 +21,7 @@ from holdfast.core.queue import GroupKind
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.groups import ensure_group
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import HoldfastError, InternalError, StoreError
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -69,7 +69,16 @@ class Dispatcher:
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
             for group in groups:
-                left = self._serve(engine, queue, group, left - 1, now)
+                before = len(self._granted)
+                engine.begin()
+                try:
+                    left = self._serve(engine, queue, group, left - 1, now)
+                except StoreError:
+                    raise
+                except Exception as error:
+                    log.exception("consumers could not be served; what was done for them is undone", queue=name[1])
+                    engine.undo(now)
+                    self._withdraw(group, before, InternalError(problem=repr(error)))
             if left <= 0:
                 engine.unfinished.add(name)
 
@@ -92,6 +101,14 @@ class Dispatcher:
                 self._granted += served
                 left -= sum([len(leased) for _, leased in served])
         return left
+
+    def _withdraw(self, group: GroupName, before: int, error: HoldfastError) -> None:
+        """Leases of a group that were granted from there on are undone by a bug. Its consumers are refused."""
+        for taker, _ in self._granted[before:]:
+            if isinstance(taker, Waiter) and not taker.future.done():
+                taker.future.set_exception(error)
+        del self._granted[before:]
+        self._refuse(group, error)
 
     def _refuse(self, group: GroupName, error: HoldfastError) -> None:
         """The queue was deleted and created again, and the group is not a leasing group now or is one too many: that

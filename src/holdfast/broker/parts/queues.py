@@ -17,7 +17,9 @@ from holdfast.engine.queues import (
     purge_queue,
     update_queue,
 )
-from holdfast.errors import QueueNotFound
+from holdfast.errors import InternalError, QueueNotFound
+
+FAILED_PAUSE_SECONDS = 1.0  # before a deletion that failed by a bug is tried again
 
 
 class Queues:
@@ -126,7 +128,23 @@ class Queues:
 
     async def _finish_deletion(self, name: QueueName, work: Iterator[int]) -> int:
         cell = self._cell
-        count = await cell.in_steps(work)
+        engine, count = cell.engine, 0
+
+        def counted() -> Iterator[int]:
+            nonlocal count
+            for removed in work:
+                count += removed
+                yield removed
+
+        while True:
+            try:
+                await cell.in_steps(counted())
+                break
+            except InternalError:  # it is logged; a name that can be neither used nor deleted must not be left
+                await asyncio.sleep(FAILED_PAUSE_SECONDS)
+                if cell.engine is not engine:  # then it was begun again
+                    raise
+                work = finish_deletion(engine, engine.queues[name], cell.clock)
         dispatcher = cell.dispatcher
         dispatcher.members.queue_deleted(name)
         for member in dispatcher.members.all_members():

@@ -48,6 +48,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.quotas import Quota
+from holdfast.store.contract import Reader
 from holdfast.timers import Timers
 from holdfast.units import MINUTE, NEVER, SECOND
 
@@ -104,8 +105,10 @@ class Schedules:
         """Asked before a message is enqueued: its namespace, its size, the time. The broker refuses by raising."""
         self.refusals: list[tuple[ScheduleName, HoldfastError]] = []  # of ticks; the broker logs them
 
-    def open(self) -> None:
-        store = self._engine.store
+    def open(self, store: Reader) -> None:
+        self._scheduled.clear()
+        self._counts.clear()
+        self._timers = Timers()
         states = dict(store.scan(Table.SCHEDULE_STATES, b"", b"\xff" * 8, 1 << 30))
         for key, value in store.scan(Table.SCHEDULES, b"", b"\xff" * 8, 1 << 30):
             self._add(Scheduled(read_schedule(value), read_state(states[key])))

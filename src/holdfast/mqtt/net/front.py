@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -222,13 +222,17 @@ class MqttFront:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _every(self, seconds: float, job: Callable[[], None]) -> None:
+    async def _every(self, seconds: float, job: Callable[[], Awaitable[None] | None]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                job()
+                result = job()
+                if result is not None:
+                    await result
             except HoldfastError as error:
                 log.warning("an MQTT background job failed", code=error.code, error=str(error))
+            except Exception:
+                log.exception("an MQTT background job failed")
 
     # --- links ------------------------------------------------------------------------------------------------------
 
@@ -507,23 +511,32 @@ class MqttFront:
         if new:
             log.warning("MQTT messages did not reach a session", **dict(new))
 
-    def _show_stats(self) -> None:
-        bridge, hub = self._bridge, self._hub
-        if bridge is None or hub is None or not bridge.watchers:
-            return
-        encoded_stats: dict[tuple[str, str], bytes] = {}
-        for (connection, topic), (queue, ids) in list(bridge.watchers.items()):
-            if connection.paused or connection.closing:
+    async def _show_stats(self) -> None:
+        """Send the stats of queues to those who watch them, one queue after another with others' turns in between."""
+        bridge = self._bridge
+        by_queue: dict[tuple[str, str], list[tuple[Connection, str]]] = {}
+        if bridge is not None:
+            for key, watch in bridge.watchers.items():
+                by_queue.setdefault(watch.queue, []).append(key)
+        for queue, keys in by_queue.items():
+            try:
+                stats = msgspec.json.encode(await self._node.inspection.stats(queue))
+            except QueueNotFound:
                 continue
-            if queue not in encoded_stats:
-                try:
-                    encoded_stats[queue] = msgspec.json.encode(self._node.inspection.current_stats(queue))
-                except QueueNotFound:
-                    encoded_stats[queue] = b""
-            packet = Publish(topic, encoded_stats[queue], properties=Properties(subscription_ids=ids))
-            data = encode(packet, connection.version)
-            if encoded_stats[queue] and len(data) <= connection.packet_bytes_max:
-                hub.outbox.send(connection, data)
+            self._send_stats(keys, stats)
+            await asyncio.sleep(0)
+
+    def _send_stats(self, keys: list[tuple[Connection, str]], stats: bytes) -> None:
+        bridge, hub = self._bridge, self._hub
+        if bridge is None or hub is None:
+            return
+        for key in keys:
+            watch, (connection, topic) = bridge.watchers.get(key), key
+            if watch is not None and not (connection.paused or connection.closing):
+                packet = Publish(topic, stats, properties=Properties(subscription_ids=watch.ids))
+                data = encode(packet, connection.version)
+                if len(data) <= connection.packet_bytes_max:
+                    hub.outbox.send(connection, data)
         self._commit.schedule()
 
 
