@@ -28,6 +28,7 @@ from holdfast.mqtt.codec import Decoder
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.queues.consumers import Feed
+from holdfast.store.kernel_sync.rocks import RocksKernelSyncs
 from holdfast.store.rocks import RocksStore
 
 Parameters = ParamSpec("Parameters")
@@ -40,7 +41,7 @@ STEPS: dict[str, tuple[Callable[..., object], ...]] = {
     "turn": (GroupCommit.run_turn,),
     "lease": (Dispatcher.lease,),
     "write": (Engine.write,),
-    "sync": (Syncer.start, RocksStore.sync),
+    "sync": (Syncer.start, RocksStore.sync, RocksKernelSyncs.end),
     "encode": (Feed.pump,),
     "send": (Link.send,),
     "ack": (QueueBridge.acknowledged, Messages.settle),

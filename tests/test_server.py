@@ -83,16 +83,18 @@ SYNC_FAILS = """
 import sys
 from pathlib import Path
 from holdfast.cli.main import main
+from holdfast.store.kernel_sync.ring import AsynchronousSync
 from holdfast.store.rocks_handles import Handles
 
-right = Handles.sync
+def failing(right):
+    def fail(self):
+        if Path(sys.argv[2], "fails").exists():
+            raise OSError(5, "I/O error")
+        return right(self)
+    return fail
 
-def sync(self):
-    if Path(sys.argv[2], "fails").exists():
-        raise OSError("I/O error")
-    right(self)
-
-Handles.sync = sync
+Handles.sync = failing(Handles.sync)
+AsynchronousSync.end = failing(AsynchronousSync.end)
 main(["serve", *sys.argv[1:]])
 """
 

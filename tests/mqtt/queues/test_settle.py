@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from holdfast.broker.commit import group_commit
-from holdfast.broker.commit.group_commit import COMMIT_MESSAGES_MIN
+from holdfast.broker.commit.group_commit import COMMIT_ACKS_MIN
 from holdfast.mqtt.codec import V5, V311, Disconnect, PubAck, PubComp, Publish, PubRec, Unsubscribe
 from tests.mqtt.queues.rig import SPACE, Raw, Server, until, user_properties_of
 
@@ -44,8 +44,8 @@ async def test_an_ack_is_confirmed_and_the_message_is_gone(server: Server) -> No
 async def test_many_acks_have_a_turn_immediately(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "UNAWAITED_SECONDS", 3_600.0)
     client = await consumer(server, ack_mode="puback", prefetch="100")
-    await enqueue(server, "jobs", *[b"m"] * COMMIT_MESSAGES_MIN)
-    packet_ids = [(await client.delivery()).packet_id for _ in range(COMMIT_MESSAGES_MIN)]
+    await enqueue(server, "jobs", *[b"m"] * COMMIT_ACKS_MIN)
+    packet_ids = [(await client.delivery()).packet_id for _ in range(COMMIT_ACKS_MIN)]
     client.send(*map(PubAck, packet_ids))
     await until(lambda: not server.depth("jobs"))
 

@@ -1,8 +1,8 @@
 """Group commit: everything that was applied in one turn of the loop is one batch, and batches share syncs.
 
 An operation changes the engine in memory: it is **applied**. At the end of the pass of the loop a turn puts everything
-that was applied into one batch and gives it to the store: it is **written**. A sync makes everything written before
-it **durable**. While a sync runs on its thread (syncer.py), further batches are written; they share the next sync. A
+that was applied into one batch and gives it to the store: it is **written**. A sync makes everything written before it
+**durable**. While a sync runs in the background (syncer.py), further batches are written; they share the next sync. A
 remote store has several under way, and every batch is sent to it, whether or not a caller waits for that.
 
 Each moment has one name here: `on_written` and `on_durable` call back, in the same pass of the loop; `written` and
@@ -31,9 +31,12 @@ LAZY_SYNC_SECONDS = 1.0
 """What is answered before its sync is synced at most this much later: queues with durability `buffered` lose at most
 this much when the machine dies (nothing when the process does)."""
 
-COMMIT_MESSAGES_MIN = 64
+COMMIT_MESSAGES_MIN = 256
 """From so many messages on a front has a turn run while a sync is in progress. Fewer wait for its end and are written
 with what arrives until then (`schedule_after_sync`): they share the next sync anyway."""
+
+COMMIT_ACKS_MIN = 64
+"""From so many acks that nobody waits for on a front has a turn run: they make room for deliveries."""
 
 UNAWAITED_SECONDS = 0.005
 """Work whose end nobody waits for joins the next turn, and has one of its own after this time (`schedule_within`)."""

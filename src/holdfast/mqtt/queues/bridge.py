@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
-from holdfast.broker.commit.group_commit import COMMIT_MESSAGES_MIN
+from holdfast.broker.commit.group_commit import COMMIT_ACKS_MIN, COMMIT_MESSAGES_MIN
 from holdfast.broker.node import Node
 from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb, payload_bytes
 from holdfast.engine.catalog import QueueName
@@ -277,7 +277,7 @@ class QueueBridge:
             else:
                 settlements.append(_refusal(ack, sent))
                 self.urgent = True
-        if len(settlements) >= COMMIT_MESSAGES_MIN:
+        if len(settlements) >= COMMIT_ACKS_MIN:
             self.urgent = True
 
     def captures(self, namespace: str, topic: str) -> bool:
