@@ -39,18 +39,9 @@ COMMAND_LINE_PREFIXES = tuple(
     f"HOLDFAST_{command}_"
     for command in (
         *("SERVE", "QUEUE", "SEND", "RECEIVE", "ACK", "NACK", "REJECT", "RELEASE", "EXTEND", "BROWSE", "DLQ", "TOP"),
-        *(
-            "BENCH",
-            "TOKEN",
-            "USER",
-            "CONFIG",
-            "DOCTOR",
-            "COMPLETION",
-            "WORKER",
-            "STORE_CHECK",
-            "STORE_SALVAGE",
-            "AUDIT_VERIFY",
-        ),
+        *("BENCH", "TOKEN", "USER", "CONFIG", "DOCTOR", "COMPLETION", "WORKER", "SCHEDULE", "CONTEXT", "CONSUMER"),
+        *("HISTORY", "REQUEST", "APPLY", "EXPORT", "BACKUP", "RESTORE", "STORE_CHECK", "STORE_SALVAGE", "STORE_COPY"),
+        *("AUDIT_VERIFY",),
     )
 )
 """Twins of flags: HOLDFAST_QUEUE_CREATE_MAX_DEPTH."""
