@@ -87,8 +87,8 @@ def by_step(rate: float, seconds: float) -> None:
     for step, microseconds in on_loop.items():
         print(f"  {step:10} {microseconds:7.1f}")
     print(f"  {'loop':10} {rest:7.1f}   between the steps: epoll, recv, callbacks")
-    print(f"  {'sync':10} {on_threads:7.1f}   on its thread, where the kernel does not do it")
-    print(f"  {'others':10} {others:7.1f}   the kernel's sync, RocksDB's threads, export of the journal")
+    print(f"  {'sync':10} {on_threads:7.1f}   on its thread")
+    print(f"  {'others':10} {others:7.1f}   RocksDB's threads, export of the journal")
     print(f"  {'total':10} {cost.total:7.1f}   of a server that is timed")
 
 

@@ -28,7 +28,6 @@ from holdfast.mqtt.codec import Decoder
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.queues.consumers import Feed
-from holdfast.store.kernel_sync.rocks import RocksKernelSyncs
 from holdfast.store.rocks import RocksStore
 
 Parameters = ParamSpec("Parameters")
@@ -41,7 +40,7 @@ STEPS: dict[str, tuple[Callable[..., object], ...]] = {
     "turn": (GroupCommit.run_turn,),
     "lease": (Dispatcher.lease,),
     "write": (Engine.write,),
-    "sync": (Syncer.start, RocksStore.sync, RocksKernelSyncs.end),
+    "sync": (Syncer.start, RocksStore.sync),
     "encode": (Feed.pump,),
     "send": (Link.send,),
     "ack": (QueueBridge.acknowledged, Messages.settle),

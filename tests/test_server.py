@@ -83,18 +83,16 @@ SYNC_FAILS = """
 import sys
 from pathlib import Path
 from holdfast.cli.main import main
-from holdfast.store.kernel_sync.ring import AsynchronousSync
 from holdfast.store.rocks_handles import Handles
 
-def failing(right):
-    def fail(self):
-        if Path(sys.argv[2], "fails").exists():
-            raise OSError(5, "I/O error")
-        return right(self)
-    return fail
+right = Handles.sync
 
-Handles.sync = failing(Handles.sync)
-AsynchronousSync.end = failing(AsynchronousSync.end)
+def sync(self):
+    if Path(sys.argv[2], "fails").exists():
+        raise OSError("I/O error")
+    right(self)
+
+Handles.sync = sync
 main(["serve", *sys.argv[1:]])
 """
 

@@ -37,6 +37,7 @@ def test_failures_are_streamed_out_of_the_journal_once_also_if_a_batch_is_made_a
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     traffic, target = Traffic(tmp_path / "server", 5), tmp_path / "target"
     monkeypatch.setattr(sys, "argv", ["stream_events", str(traffic.lake), str(target)])
+    patterns: set[str] = set()
     for number in range(2):
         traffic.go(120)
         events = traffic.export()

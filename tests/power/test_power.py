@@ -89,20 +89,6 @@ def test_what_a_store_has_synced_survives(tmp_path: Path, confirmed: int) -> Non
     assert written(tmp_path / "surviving" / "store") >= confirmed
 
 
-@pytest.mark.parametrize("confirmed", [2, 300])
-def test_what_was_synced_beside_the_writes_survives(tmp_path: Path, confirmed: int) -> None:
-    """Its logs are left and deleted meanwhile."""
-    command = (sys.executable, "-m", "tests.power.write_beside", tmp_path / "disk" / "store")
-    beside = 0
-    with forgetful(tmp_path, *command) as process:
-        assert process.stdout is not None
-        done = 0
-        while done < confirmed:
-            done, beside = map(int, process.stdout.readline().split())
-    assert beside > confirmed // 8
-    assert written(tmp_path / "surviving" / "store") >= confirmed
-
-
 def test_what_it_has_not_synced_does_not(tmp_path: Path) -> None:
     """Else the test above proves nothing."""
     command = (sys.executable, "-c", WRITE, tmp_path / "disk" / "store", "unsynced")

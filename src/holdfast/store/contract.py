@@ -7,8 +7,6 @@ Two calls make a change durable, so that one sync can serve everything written w
     write(epoch, ops)   atomic and ordered; reads see it when the call returns; a crash may still lose it
     sync()              when it returns, everything whose write() had returned before sync() began is durable
 
-(`sync_soon` and `kernel_syncs` promise the same, and are told when it has happened.)
-
 A crash loses at most a tail of the unsynced writes, each whole: never part of one, never one from the middle. That
 holds with several syncs under way too (`sync_soon`, `in_flight_max`).
 
@@ -91,20 +89,6 @@ class Reader(Protocol):
         but what the store keeps as a run stays one. Only for tables that have runs."""
 
 
-class KernelSyncs(Protocol):
-    """Syncs that the kernel does while this process works on, one at a time."""
-
-    @property
-    def descriptor(self) -> int:
-        """It becomes readable when a sync has ended."""
-
-    def begin(self) -> bool:
-        """Begin to make everything written so far durable. False: that takes the store's `sync` now."""
-
-    def end(self) -> bool:
-        """Whether the sync has ended. Raises its error, as `sync` does. To be called when `descriptor` is readable."""
-
-
 class Store(Reader, Protocol):
     """An open store. The module says which calls may come from other threads."""
 
@@ -136,10 +120,6 @@ class Store(Reader, Protocol):
         once for each call, in the order of the calls, on any thread, perhaps before this returns. A remote store does
         not wait; several may be under way, and after one that failed all later ones fail. A local store syncs in place:
         give its `sync` to a thread instead."""
-
-    @property
-    def kernel_syncs(self) -> KernelSyncs | None:
-        """Another way to sync, which takes no thread; None where there is none. Used by the writer's thread."""
 
     def read_soon(self, reads: Sequence[Read], done: ReadDone) -> None:
         """`read`, ahead of need: `done` is called like that of `sync_soon`, and in no particular order. What is found

@@ -56,8 +56,6 @@ def scattered(random: Random, rate: float) -> Plan:
 class FaultyStore:
     """Passes everything to `inner`, except what a plan makes fail. After a failure it takes no write until `reopen`."""
 
-    kernel_syncs = None
-
     def __init__(self, inner: Store, *, write: Plan = never, sync: Plan = never, reopen: Plan = never) -> None:
         self.inner = inner
         self._write = write

@@ -151,7 +151,6 @@ class MemoryStore:
     name = "memory"
     remote = False
     in_flight_max = 1
-    kernel_syncs = None
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
         self.disk = disk if disk is not None else MemoryDisk()

@@ -43,7 +43,6 @@ from holdfast.store.contract import (
 )
 from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
-from holdfast.store.kernel_sync.rocks import RocksKernelSyncs
 from holdfast.store.packed_reads import PackedReads
 from holdfast.store.reserve import Reserve
 from holdfast.store.rocks_errors import too_many_skipped, translate
@@ -93,7 +92,6 @@ class RocksStore(PackedReads):
         self._failure: StoreError | None = None
         self._epoch = 0  # the newest that was acquired
         self._held: int | None = None  # the one that may write; none until it is acquired
-        self._kernel_syncs: RocksKernelSyncs | None = None
         self._copying = threading.Lock()  # the database is not closed during a copy
         self._syncing = threading.Lock()  # nor during a sync on its worker thread
         self._directory = Directory(Path(path))
@@ -225,8 +223,6 @@ class RocksStore(PackedReads):
             if clean:
                 inventory.write(self._directory)
         finally:
-            if self._kernel_syncs is not None:
-                self._kernel_syncs.close()
             self._directory.release()
 
     def _tear_down(self) -> Exception | None:
@@ -349,10 +345,9 @@ class RocksStore(PackedReads):
                 handles.sweeper.emptied(Span(FAMILY_OF[table], prefix + key, prefix + value.end))
 
     def _commit(self, batch: WriteBatch) -> None:
-        handles = self._writable()
+        db = self._writable().db
         try:
-            handles.db.write(batch)
-            handles.live_log.written()
+            db.write(batch)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = self._fail(error)
         else:
@@ -370,16 +365,6 @@ class RocksStore(PackedReads):
             else:
                 return
         raise failure
-
-    @property
-    def kernel_syncs(self) -> RocksKernelSyncs | None:
-        """Of the log that takes the writes."""
-        if self._kernel_syncs is None:
-            try:
-                self._kernel_syncs = RocksKernelSyncs(lambda: self._handles, lambda: self._failure, self._fail)
-            except OSError as error:
-                log.info("the kernel cannot sync in the background here, so a thread does", reason=str(error))
-        return self._kernel_syncs
 
     def sync_soon(self, done: Synced) -> None:
         """Syncs in place."""
@@ -531,8 +516,6 @@ class RocksStore(PackedReads):
         """Bytes free on the file system, without those that the reserve still has to get; below 0 if it cannot have
         them. It gets them here, when there is room."""
         self._not_closed()
-        if self._handles is not None and self._failure is None:
-            self._handles.live_log.leave_deleted()
         if self._reserve.missing_bytes:
             self._reserve.make(self._directory.room())
         return self._directory.room() - self._reserve.missing_bytes

@@ -9,7 +9,6 @@ from pathlib import Path
 from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch
 
 from holdfast.core.records import Table
-from holdfast.store.kernel_sync.live_log import LiveLog
 from holdfast.store.rocks_errors import translate
 from holdfast.store.rocks_log import SyncedMark
 from holdfast.store.rocks_sweep import Sweeper
@@ -49,7 +48,6 @@ class Handles:
         self.families: list[tuple[bytes, Rdict]] = [(bytes([n]), named[name]) for n, name in homes]
         self.homes: list[tuple[bytes, ColumnFamily]] = [(bytes([n]), handles[name]) for n, name in homes]
         self.sweeper = Sweeper(self.db, named, failed)
-        self.live_log = LiveLog(path)
         self._synced = SyncedMark(synced)
         self._named = named
         self._epoch_home: ColumnFamily | None = handles[_EPOCH_FAMILY]
@@ -67,20 +65,8 @@ class Handles:
 
     def sync(self) -> None:
         """Flush the log to the disk, and remember how far. The GIL is not held meanwhile."""
-        included = self.live_log.before_sync()
-        change = self.changes
+        change = self.db.latest_sequence_number()
         self.db.flush_wal(True)
-        self.synced(change)
-        self.live_log.after_sync(included)
-
-    @property
-    def changes(self) -> int:
-        """The number of the last change."""
-        number: int = self.db.latest_sequence_number()
-        return number
-
-    def synced(self, change: int) -> None:
-        """Remember that everything up to this change is synced."""
         self._synced.write(change)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -104,7 +90,6 @@ class Handles:
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             problem = error.with_traceback(None)
         self._synced.close()
-        self.live_log.leave()
         cut_short = self.sweeper.stop()
         self.homes.clear()
         self.families.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 
@@ -20,7 +19,6 @@ class Disk(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernel_syncs: Kernel | None = None  # type: ignore[assignment]
         self.now = 0.0
         self.takes = FAST
         self.in_place: list[bool] = []
@@ -34,29 +32,6 @@ class Disk(MemoryStore):
         self.in_place.append(threading.current_thread() is threading.main_thread())
         if self.failure is not None:
             raise self.failure
-
-
-class Kernel:
-    """Syncs of a disk by the kernel, as far as it can."""
-
-    def __init__(self, disk: Disk) -> None:
-        self.descriptor = os.eventfd(0)
-        self.able = True
-        self.begun = 0
-        self._disk = disk
-
-    def begin(self) -> bool:
-        if self.able:
-            self.begun += 1
-            self._disk.now += self._disk.takes
-            os.eventfd_write(self.descriptor, 1)
-        return self.able
-
-    def end(self) -> bool:
-        os.eventfd_read(self.descriptor)
-        if self._disk.failure is not None:
-            raise self._disk.failure
-        return True
 
 
 class Caller:
@@ -141,26 +116,3 @@ async def test_a_failure_is_told_wherever_it_happens() -> None:
     await called(disk, steps)
     assert disk.in_place[0] is False
     assert disk.in_place[-1] is True
-
-
-async def test_the_kernel_does_what_would_be_the_threads() -> None:
-    disk = Disk()
-    disk.kernel_syncs = kernel = Kernel(disk)
-
-    async def steps(caller: Caller) -> None:
-        await caller.sync(2 * QUIET_SYNCS)
-        assert disk.in_place == [True] * (QUIET_SYNCS - 1)
-        assert kernel.begun == QUIET_SYNCS + 1
-        disk.takes = SLOW
-        await caller.sync(QUIET_SYNCS)
-        assert len(disk.in_place) == QUIET_SYNCS - 1
-        kernel.able = False
-        await caller.sync()
-        assert disk.in_place[-1] is False
-        kernel.able = True
-        disk.failure = StoreUnavailable(problem="no disk")
-        assert await caller.sync() is disk.failure
-
-    await called(disk, steps)
-    assert kernel.begun == 2 * QUIET_SYNCS + 2
-    os.close(kernel.descriptor)  # nobody waits for it any more

@@ -138,7 +138,6 @@ class SimulatedStore:
     name = "memory"
     remote = False
     in_flight_max = 1
-    kernel_syncs = None
 
     def __init__(self, disk: SimulatedDisk, faults: Faults, meter: WorkMeter) -> None:
         self.disk = disk

@@ -2,7 +2,7 @@
 
 An operation changes the engine in memory: it is **applied**. At the end of the pass of the loop a turn puts everything
 that was applied into one batch and gives it to the store: it is **written**. A sync makes everything written before it
-**durable**. While a sync runs in the background (syncer.py), further batches are written; they share the next sync. A
+**durable**. While a sync runs on its thread (syncer.py), further batches are written; they share the next sync. A
 remote store has several under way, and every batch is sent to it, whether or not a caller waits for that.
 
 Each moment has one name here: `on_written` and `on_durable` call back, in the same pass of the loop; `written` and

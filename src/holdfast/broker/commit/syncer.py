@@ -1,11 +1,10 @@
-"""Syncs the store: in the background, or on the loop itself where that is faster.
+"""Syncs the store: on a separate thread, or on the loop itself where that is faster.
 
-In the background the kernel does it, if the store has a way to that (`KernelSyncs`), and else a thread. A sync in the
-background does not block the loop. But handing it over and back takes time, to a thread 0.1 to 0.2 ms, on a fast disk
+A sync on a thread does not block the loop. But the hand-over to the thread and back takes 0.1 to 0.2 ms, on a fast disk
 as long as the sync itself, and where a single caller waits for it, the loop has no other work. So after some syncs in a
 row that were fast and not contended (nothing else asked for a sync meanwhile), the next ones are done in place. Now and
-then one is still done in the background, to find out whether there is contention; a slow or contended one sends all
-syncs there for a while. A remote store needs no thread of ours, and is never synced in place.
+then one is still given to the thread, to find out whether there is contention; a slow or contended one sends all syncs
+to the thread for a while. A remote store needs no thread of ours, and is never synced in place.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from holdfast import threads
-from holdfast.store.contract import KernelSyncs, Store
+from holdfast.store.contract import Store
 
 # Syncs in a row that must be fast and not contended before some are done in place; then every so many go to the thread.
 QUIET_SYNCS = 16
@@ -41,18 +40,12 @@ class Syncer:
         self._loop = asyncio.get_running_loop()
         self._calm = 0
         self._worker = threads.WorkerThread("holdfast-sync")
-        self._kernel_syncs = store.kernel_syncs
-        self._begun_at = 0.0  # of the kernel's
-        if self._kernel_syncs is not None:
-            self._loop.add_reader(self._kernel_syncs.descriptor, self._end_by_kernel, self._kernel_syncs)
 
     def start(self) -> None:
         """Sync everything that is written."""
         if self._calm >= QUIET_SYNCS and self._calm % QUIET_SYNCS:
             self._done(*self._sync())
-            return
-        self._begun_at = self._clock()
-        if self._kernel_syncs is None or not self._kernel_syncs.begin():
+        else:
             self._worker.start(self._sync_on_worker)
 
     def record_sync(self, seconds: float, contended: bool) -> None:
@@ -61,18 +54,7 @@ class Syncer:
 
     def close(self) -> None:
         """End the thread. No sync is under way any more."""
-        if self._kernel_syncs is not None:
-            self._loop.remove_reader(self._kernel_syncs.descriptor)
         self._worker.end()
-
-    def _end_by_kernel(self, syncs: KernelSyncs) -> None:
-        error: Exception | None = None
-        try:
-            if not syncs.end():
-                return
-        except Exception as failure:  # noqa: BLE001 - it is reported to `done`
-            error = failure
-        self._done(error, self._clock() - self._begun_at)
 
     def _sync_on_worker(self) -> None:
         error, seconds = self._sync()

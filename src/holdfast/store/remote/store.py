@@ -128,10 +128,6 @@ class RemoteStore:
         """As many as the table takes."""
         return self._table.in_flight_max
 
-    @property
-    def kernel_syncs(self) -> None:
-        """There are no files."""
-
     # --- taking over, and giving up -----------------------------------------------------------------------------------
 
     def acquire(self) -> int:
