@@ -121,9 +121,27 @@ def test_only_prune_deletes_what_the_file_does_not_name(file: Path, shell: Shell
         "- queue stray",
         "    with 1 message",
         "- group by-hand of shop/orders",
+        "    with those of 1 message that no other group needs",
     }
     assert {queue.name for queue in client.queues()} == {"shop/orders", "shop/mails", "dlq/shop/orders"}
     assert [schedule.name for schedule in client.schedules.all()] == ["nightly"]
+
+
+def test_prune_leaves_groups_where_a_file_names_none_and_refuses_an_empty_file(
+    tmp_path: Path, shell: Shell, client: SyncClient
+) -> None:
+    client.create_queue("orders")
+    client.create_group("orders", "default")
+    client.send("orders", "hello")
+    file = tmp_path / "topology.toml"
+    file.write_text("[queues.orders]\n")
+    planned = shell.json("apply", str(file), "--prune", "--dry-run")
+    assert not [step for step in planned if step["what"].startswith("group ")]
+    file.write_text("")
+    refused = shell.run("apply", str(file), "--prune", "--yes")
+    assert refused.exit_code == 1
+    assert "names nothing" in refused.stderr
+    assert client.queue("orders").depth == 1
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def test_credentials_do_not_go_to_another_server(home: Path, tmp_path: Path, she
     done("--url", NOBODY, "--token-file", str(tmp_path / "gone"), "context", "save", "prod", "--use")
     assert run("queue", "list").exit_code == 1
     assert "here" in done("--url", shell.url, "queue", "list").stdout
+    refused = run("--context", "prod", "--url", shell.url, "queue", "list")
+    assert refused.exit_code == 1
+    assert "give one of them" in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize("text", ["current = 3", "contexts = ", "[contexts.a]\nurl = 'x'\ntoken = 'secret'"])

@@ -12,8 +12,9 @@ from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table, queue_key
 from holdfast.core.windows import WINDOW_MAX
 from holdfast.engine.browse import browse_messages, browse_steps, partition_bounds
+from holdfast.engine.cursors import cursor_read
 from holdfast.engine.dead_letters import DeadLetterFilter
-from holdfast.engine.groups import delete_group
+from holdfast.engine.groups import create_group, delete_group
 from holdfast.engine.messages import delete_message, edit_message, find_message, find_steps
 from holdfast.engine.queues import delete_queue, finish_growth, purge_queue, update_queue
 from holdfast.engine.redrive import Destination, Redriven, redrive
@@ -228,6 +229,32 @@ def test_a_page_ends_where_too_many_records_are_not_live(counted: CountingRig, m
         seen += [message.payload for _, message, _ in page.messages]
         pages, cursor = pages + 1, page.cursor
     assert (seen, pages) == ([b"live"], 3)
+
+
+def test_a_page_over_many_partitions_without_live_records_is_read_in_turns(counted: CountingRig) -> None:
+    """What is read of each partition at a time grows, and then fewer of them are read in a round."""
+    counted.create_queue(partitions=128)
+    counted.create_group("g")
+    for batch in range(50):
+        counted.enqueue(*[Draft(b"m", extra=Extra(key=f"{batch}-{number}")) for number in range(512)])
+    for _ in range(26):
+        counted.consume(1_000)
+    assert not counted.queue().depth
+    page, steps = counted.steps(browse_steps(counted.engine, TASKS, 100, "", "", "", counted.clock))
+    assert not page.messages
+    assert steps >= 15
+
+
+def test_reading_writes_nothing(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    create_group(counted.engine, TASKS, "log", GroupKind.CURSOR, counted.now, True, 0, 0)
+    counted.enqueue(b"m")
+    counted.engine.write()
+    for _ in range(3):
+        counted.engine.begin()
+        cursor_read(counted.engine, TASKS, "log", 0, 1, 10, 1 << 20, counted.now, 0, True)
+        browse_messages(counted.engine, TASKS, 10, "", "", "", counted.now)
+        assert not counted.engine.pending
 
 
 def test_a_page_of_large_messages_is_bounded_by_bytes(counted: CountingRig) -> None:

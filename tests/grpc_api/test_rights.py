@@ -17,7 +17,7 @@ import trustme
 from msgspec.structs import replace
 
 from holdfast.auth import tls
-from holdfast.config import AuditSettings, TlsSettings
+from holdfast.config import AuditSettings, LimitSettings, TlsSettings
 from holdfast.config.grpc_settings import GrpcSettings
 from holdfast.errors import AddressUnavailable, ExposureRefused, InvalidConfig, all_errors
 from holdfast.grpc_api import GrpcFront
@@ -200,6 +200,38 @@ async def test_limits_of_calls_hold(tmp_path: Path) -> None:
         await front.stop()  # what waits is told why it ends
         async with refused("shutting_down", grpc.StatusCode.UNAVAILABLE):
             await call.read()
+
+
+async def test_a_batch_is_counted_before_its_messages_are_read(tmp_path: Path) -> None:
+    """An empty draft or settlement has two bytes, so that one request could have millions."""
+    limits = LimitSettings(enqueue_max=3, settle_max=3)
+    async with serving(config_for(tmp_path, limits=limits)) as front, calling(front) as api:
+        await api.CreateQueue(pb.CreateQueueRequest(name="jobs"))
+        too_many = [pb.Settlement() for _ in range(4)]
+        async with refused("limit_exceeded", EXHAUSTED):
+            await api.Settle(pb.SettleRequest(queue="jobs", settlements=too_many))
+        async with refused("limit_exceeded", EXHAUSTED):
+            await api.Extend(pb.ExtendRequest(queue="jobs", leases=[pb.LeaseKey() for _ in range(4)]))
+        async with refused("limit_exceeded", EXHAUSTED):
+            await api.Enqueue(pb.EnqueueRequest(queue="jobs", messages=[pb.Draft(priority=999) for _ in range(4)]))
+        call = api.Consume()
+        await call.write(pb.ConsumeRequest(subscribe=pb.Subscribe(queue="jobs")))
+        await call.read()
+        await call.write(pb.ConsumeRequest(settle=pb.SettleBatch(batch=1, settlements=too_many)))
+        async with refused("limit_exceeded", EXHAUSTED):
+            await call.read()
+
+
+async def test_strangers_take_no_room_from_callers(front: GrpcFront) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{front.address[1]}") as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        async with refused("malformed_request", grpc.StatusCode.INVALID_ARGUMENT):
+            await check(b"\x0a\x80\x40" + b"x" * 8192)
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        call = watch(b"")
+        await call.read()
+        assert front.buffered_bytes == 0
+        call.cancel()
 
 
 async def test_a_port_that_is_taken_is_refused(front: GrpcFront, tmp_path: Path) -> None:

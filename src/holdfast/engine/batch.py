@@ -65,7 +65,9 @@ class Batch:
         batch is sealed; now it is in the batch."""
         if shard.number not in self._changing:
             self._changing[shard.number] = shard
-            if shard.dirty:
+            if (
+                shard.dirty and shard.number in self._shards
+            ):  # reading changes what is derived again, and writes nothing
                 ops: list[Op] = []
                 shard.flush(ops)
                 self._ops += ops

@@ -115,8 +115,7 @@ def browse_steps(
     unread = readers
     while len(found) < limit and left_bytes > 0:
         while left > 0 and (lacking := [reader for reader in unread if reader.lacks_messages]):
-            some = lacking[: max(STEP_RECORDS // chunk, 1)]
-            commands = [reader.next_read(chunk, left_bytes // len(readers)) for reader in some]
+            some, commands = _next_reads(lacking, min(STEP_RECORDS - in_step, left), chunk, left_bytes // len(readers))
             steps = [(queue, reader.shard, command) for reader, command in zip(some, commands, strict=True)]
             cost = sum(map(_PartitionReader.take, some, commands, engine.step_all(steps, clock())))
             left, in_step = left - cost, in_step + cost
@@ -169,6 +168,22 @@ class _PartitionReader:
             self.messages.extend(reply.messages)
             self._scan = 0
         return command.scan_limit + sum([len(message.payload) for message, _ in reply.messages]) // RECORD_BYTES
+
+
+def _next_reads(
+    readers: Sequence[_PartitionReader], left: int, chunk: int, max_bytes: int
+) -> tuple[list[_PartitionReader], list[Browse]]:
+    """What to read in one round: of one reader at least, of others while `left` records are not reached."""
+    some: list[_PartitionReader] = []
+    commands: list[Browse] = []
+    for reader in readers:
+        command = reader.next_read(chunk, max_bytes)
+        some.append(reader)
+        commands.append(command)
+        left -= command.scan_limit
+        if left <= 0:
+            break
+    return some, commands
 
 
 def _read_cursor(cursor: str, partitions: int) -> list[int]:

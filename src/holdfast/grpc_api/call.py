@@ -39,6 +39,9 @@ CORRELATION_BYTES_MAX = 255
 ABORT_SECONDS = 5.0
 """A client that reads nothing cannot be told why its call ends."""
 
+OPEN_BYTES_MAX = 4_096
+"""Of a request that needs no credential: it names a service."""
+
 MARGIN = SECOND // 10
 """How long before a call's deadline it no longer waits: what it has got by then must still reach the client."""
 
@@ -156,6 +159,8 @@ class Call:
                 raise MalformedRequest(problem="it has not arrived in time (grpc.body_timeout)") from None
         if not isinstance(raw, bytes):
             return None
+        if self.method.open and len(raw) > OPEN_BYTES_MAX:
+            raise MalformedRequest(problem=f"one that needs no credential has at most {OPEN_BYTES_MAX} bytes")
         self.front.count_bytes(self.principal, len(raw))
         return raw
 
@@ -164,7 +169,8 @@ class Call:
         raw = await self.receive()
         if raw is None:
             raise MalformedRequest(problem="the call has no request")
-        self.buffer(len(raw))
+        if not self.method.open:  # strangers take no room from callers
+            self.buffer(len(raw))
         return decode(kind, raw)
 
     async def send(self, response: Message) -> None:

@@ -78,6 +78,7 @@ class Consumer:
         self._subscription: Subscription | None = None
         self._arrived: list[Leased] = []
         self._answers: deque[pb.ConsumeResponse] = deque()
+        self._unsent = 0  # answers, and errors in them
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self.end: Callable[[HoldfastError], None] = self._refuse
@@ -129,6 +130,7 @@ class Consumer:
 
     def _answer(self, response: pb.ConsumeResponse) -> None:
         self._answers.append(response)
+        self._unsent += _weight(response)
         self._wake.set()
 
     def _check(self) -> None:
@@ -148,7 +150,7 @@ class Consumer:
         try:
             while (raw := await self._call.receive(patient=True)) is not None:
                 self._receive(decode(pb.ConsumeRequest, raw))
-                while len(self._answers) > UNSENT_MAX:
+                while self._unsent > UNSENT_MAX:
                     self._room.clear()
                     await self._room.wait()
         except HoldfastError as error:
@@ -170,6 +172,7 @@ class Consumer:
     def _settle(self, batch: pb.SettleBatch) -> None:
         call = self._call
         number = batch.batch
+        call.node.messages.check_settle_count(len(batch.settlements))  # ends the stream: no error for each of millions
         try:
             call.front.take_rate(call.principal)
             done = settle(call, *self._group, batch.settlements)
@@ -203,7 +206,9 @@ class Consumer:
                 continue
             self._wake.clear()
             while self._answers:
-                await call.send(self._answers.popleft())
+                answer = self._answers.popleft()
+                await call.send(answer)
+                self._unsent -= _weight(answer)
                 self._room.set()
             if self._arrived:
                 if not call.front.long_requests.is_valid(call.principal):
@@ -212,10 +217,19 @@ class Consumer:
 
     async def _deliver(self) -> None:
         arrived, self._arrived = self._arrived, []
-        for some in _chunks(arrived):
-            response = pb.ConsumeResponse()
-            fill_deliveries(response.deliveries, some)
-            await self._call.send(response)
+        sent = 0
+        try:
+            for some in _chunks(arrived):
+                response = pb.ConsumeResponse()
+                fill_deliveries(response.deliveries, some)
+                await self._call.send(response)
+                sent += len(some)
+        finally:
+            self._arrived[:0] = arrived[sent:]  # they are released if the stream has ended
+
+
+def _weight(answer: pb.ConsumeResponse) -> int:
+    return 1 + len(answer.settled.settled.errors)
 
 
 def _chunks(deliveries: list[Leased]) -> Iterator[list[Leased]]:

@@ -50,6 +50,7 @@ class _PendingBatch:
     ) -> None:
         if not messages:
             raise InvalidArgument(field="messages", problem="is empty; send at least one")
+        call.node.messages.check_enqueue_count(len(messages))
         now, correlation_id = call.node.clock(), call.correlation_id
         self._count = len(messages)
         self._atomic = atomic

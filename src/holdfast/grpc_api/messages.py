@@ -117,6 +117,7 @@ async def settle_deliveries(call: Call, request: pb.SettleRequest) -> pb.SettleR
 async def extend(call: Call, request: pb.ExtendRequest) -> pb.ExtendResponse:
     name = call.queue(request.queue, Action.CONSUME)
     timeout = request.timeout if request.HasField("timeout") else None
+    call.node.messages.check_settle_count(len(request.leases))
     items = [
         pb.Settlement(id=key.id, lease_token=key.lease_token, action=pb.SETTLE_ACTION_EXTEND, timeout=timeout)
         for key in request.leases

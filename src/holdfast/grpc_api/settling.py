@@ -41,6 +41,7 @@ def settle(call: Call, name: QueueName, group: str, items: Sequence[pb.Settlemen
     """Settle a batch. Raises what refuses it as a whole."""
     if not items:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
+    call.node.messages.check_settle_count(len(items))
     acks = plain_acks(items)
     if acks is None:
         return _settle_any(call, name, group, items)

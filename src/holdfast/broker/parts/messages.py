@@ -73,8 +73,8 @@ class Messages:
         limit of one request does not apply."""
         cell = self._cell
         engine = cell.engine
-        if len(drafts) > self._limits.enqueue_max and not combined:
-            raise LimitExceeded(what="One enqueue", limit=f"{self._limits.enqueue_max} messages", advice="Send several")
+        if not combined:
+            self.check_enqueue_count(len(drafts))
         if not drafts:
             return self._nothing_done(Receipt([], {}, {}, Durability.FSYNC))
         size_bytes = payload_bytes(drafts)
@@ -288,11 +288,20 @@ class Messages:
         return engine.wake_at() <= self._cell.clock() + UNAWAITED_SECONDS * SECOND
 
     def _check_settle(self, count: int) -> None:
-        if count > self._limits.settle_max:
-            raise LimitExceeded(
-                what="One settle", limit=f"{self._limits.settle_max} settlements", advice="Send several"
-            )
+        self.check_settle_count(count)
         self._cell.inbox.admit(count, 0)
+
+    def check_enqueue_count(self, count: int) -> None:
+        """Refuse more messages than one call may enqueue: for a front, before it reads each."""
+        most = self._limits.enqueue_max
+        if count > most:
+            raise LimitExceeded(what="One enqueue", limit=f"{most} messages", advice="Send several")
+
+    def check_settle_count(self, count: int) -> None:
+        """Refuse more settlements than one call may have: for a front, before it reads each."""
+        most = self._limits.settle_max
+        if count > most:
+            raise LimitExceeded(what="One settle", limit=f"{most} settlements", advice="Send several")
 
     def _settled(self, results: list[SettleResult], durability: Durability) -> Submission[list[SettleResult]]:
         if None not in results and all(isinstance(result, HoldfastError) for result in results):

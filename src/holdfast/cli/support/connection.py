@@ -13,7 +13,7 @@ import msgspec
 from holdfast.cli.support import contexts
 from holdfast.cli.support.secrets import ask_secret
 from holdfast.cli.support.times import DURATION
-from holdfast.errors import InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument
 
 if TYPE_CHECKING:
     from holdfast.client import Client, SyncClient, Tls
@@ -141,7 +141,8 @@ def _option(
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
     _option(
-        "--context", help_text="The saved server to talk to (holdfast context). Other options override what it says."
+        "--context",
+        help_text="The saved server to talk to (holdfast context). Options other than --url override what it says.",
     ),
     _option("--url", default=URL, help_text="The server's HTTP address."),
     _option(
@@ -180,6 +181,9 @@ def connection_from(context: click.Context, given: dict[str, Any]) -> Connection
     if context.invoked_subcommand in WITHOUT_SERVER and name is None:
         return Connection(**given)
     saved = contexts.options(name)
+    if _given(context, "url") and name is not None and given["url"].rstrip("/") != saved.get("url", URL).rstrip("/"):
+        problem = f"is {given['url']}, and the saved server {name} is {saved.get('url', URL)}; give one of them"
+        raise InvalidArgument(field="--url", problem=problem)
     if _given(context, "url") and name is None:
         saved = {}  # its credentials are for another server
     if any(_given(context, option) for option in ("token", "token_file", "user")):
@@ -197,8 +201,8 @@ def connection_of(context: click.Context) -> Connection | None:
     if isinstance(root.obj, Connection):
         return root.obj
     try:
-        return Connection(**{name: root.params[name] for name in Connection.__struct_fields__})
-    except KeyError:
+        return connection_from(root, {name: root.params[name] for name in ("context", *Connection.__struct_fields__)})
+    except (KeyError, HoldfastError):
         return None
 
 

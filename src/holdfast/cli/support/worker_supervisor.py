@@ -122,7 +122,7 @@ class Supervisor:
             log.warning("%s has changed: all processes drain and start again", changed[0])
             before = now
             for number, process in self._running.items():
-                if process.returncode is None:
+                if process.returncode is None and number not in self._reloading:  # a second signal ends its jobs
                     self._reloading.add(number)
                     process.terminate()
 

@@ -90,6 +90,8 @@ def _payload(name: str, message: wire.Draft) -> object:
 
 def plan(client: SyncClient, wanted: Topology, prune: bool) -> list[Step]:
     """Steps from what is to what is wanted. Raises InvalidArgument for what cannot be changed."""
+    if prune and not wanted.queues and not wanted.schedules:
+        raise InvalidArgument(field="FILE", problem="names nothing, and with --prune everything would be deleted")
     queues, schedules = current(client)
     steps: list[Step] = []
     for name, entry in wanted.queues.items():
@@ -121,9 +123,10 @@ def _queue_steps(
     groups = {group.name: group for group in found.groups} if found is not None else {}
     for group, wanted in entry.groups.items():
         yield from _group_steps(client, name, group, wanted, groups.get(group))
-    if prune:
+    if prune and entry.groups and found is not None:  # without groups the file leaves them to those who consume
+        details = [f"with those of {plural(found.depth, 'message')} that no other group needs"] if found.depth else []
         for group in groups.keys() - entry.groups.keys():
-            yield Step("-", f"group {group} of {name}", [], functools.partial(client.delete_group, name, group))
+            yield Step("-", f"group {group} of {name}", details, functools.partial(client.delete_group, name, group))
 
 
 def _changes(entry: QueueEntry, found: wire.Queue) -> Iterator[tuple[str, object]]:
