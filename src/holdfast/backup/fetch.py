@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -21,6 +22,8 @@ from holdfast.journal.manifest import seal as seal_line
 
 FIRST_BYTE_SECONDS = 600.0
 """How long a server may take between parts of its response: it copies its store first."""
+
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
 
 Progress = Callable[[Description, int], None]
 """Called with how many bytes have arrived."""
@@ -58,8 +61,7 @@ def known_of(repository: Repository, *, full: bool = False) -> Known:
     }
     count, head = 0, ""
     for text, entry in lines:
-        missing = any(first <= count + 1 <= last for first, last in newest.missing_segments)
-        if not missing and not repository.has(entry.sha256, entry.size_bytes):
+        if not newest.lacks(count + 1) and not repository.has(entry.sha256, entry.size_bytes):
             break
         count, head = count + 1, seal_line(text)
     return Known(files=files, segments=count, segments_hash=head)
@@ -102,6 +104,8 @@ class _Taking:
     def run(self) -> Fetched:
         for frame in self._reader.frames():
             if frame.begin is not None:
+                if not _INSTANT.fullmatch(frame.begin.taken_at):  # it becomes the name of a file
+                    raise ValueError(f"it is of {frame.begin.taken_at!r}, which is no instant")
                 self._description = frame.begin
             elif frame.same:
                 file = self._known.files.get(frame.same)
@@ -146,6 +150,7 @@ class _Taking:
         found: list[tuple[int, int]] = []
         for number, text in enumerate((self._lake_text or b"").split(b"\n")[:-1], 1):
             entry: SegmentEntry = parse(text)
+            check_path(f"{LAKE}/journal/{entry.segment}", "what the server sends")
             if self._repository.has(entry.sha256, entry.size_bytes):
                 self._shared += entry.size_bytes if entry.sha256 not in self._segments else 0
                 continue

@@ -73,6 +73,10 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """The file of the lake's manifest."""
         return next((file for file in self.files if file.path.startswith(f"{LAKE}/")), None)
 
+    def lacks(self, number: int) -> bool:
+        """Whether the segment of this entry, from 1, was not there any more."""
+        return any(first <= number <= last for first, last in self.missing_segments)
+
 
 class _Sealed(msgspec.Struct, frozen=True):
     sha256: str
@@ -110,5 +114,6 @@ def unseal(data: bytes, path: object) -> BackupManifest:
 def check_path(name: str, where: object) -> None:
     """Refuse a name that would leave the directory it is restored to."""
     parts = PurePosixPath(name).parts
-    if not parts or parts[0] not in (STORE, RECORDS, LAKE) or ".." in parts or "\0" in name or "\\" in name:
+    plain = "/".join(parts) == name and len(parts) > 1  # the parts of `store//etc` would be those of `store/etc`
+    if not plain or parts[0] not in (STORE, RECORDS, LAKE) or ".." in parts or "\0" in name or "\\" in name:
         raise BackupDamaged(path=where, problem=f"it names a file {name!r}, which no backup has")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from holdfast.backup.manifest import FORMAT, BackupManifest, FileEntry, seal, unseal
+from holdfast.backup.manifest import FORMAT, LAKE, BackupManifest, FileEntry, check_path, seal, unseal
 from holdfast.errors import BackupDamaged, BackupNotFound, BackupUnwritable
 from holdfast.files import make_directory, sync_path
 from holdfast.journal.manifest import SegmentEntry, parse
@@ -126,10 +126,14 @@ class Repository:
         if file is None:
             return []
         text = b"".join(self.parts(file.sha256))
+        path = self.object(file.sha256)
         try:
-            return [(line, parse(line)) for line in text.split(b"\n")[:-1]]
+            lines = [(line, parse(line)) for line in text.split(b"\n")[:-1]]
         except ValueError as error:
-            raise BackupDamaged(path=self.object(file.sha256), problem=str(error)) from error
+            raise BackupDamaged(path=path, problem=str(error)) from error
+        for _, entry in lines:
+            check_path(f"{LAKE}/journal/{entry.segment}", path)
+        return lines
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -232,13 +236,9 @@ class Repository:
             if previous is not None and entry.previous != seal_line(previous):
                 yield Flawed(file.path, f"line {number} does not carry the hash of the line before")
             previous = line
-            if not _within(number, manifest.missing_segments):
+            if not manifest.lacks(number):
                 segment = FileEntry(path=entry.segment, size_bytes=entry.size_bytes, sha256=entry.sha256)
                 yield from self._verify_file(segment, checked)
-
-
-def _within(number: int, ranges: list[tuple[int, int]]) -> bool:
-    return any(first <= number <= last for first, last in ranges)
 
 
 def _check_format(path: Path) -> None:
