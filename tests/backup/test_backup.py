@@ -291,6 +291,48 @@ def test_damage_is_found_and_not_restored(copied: Killed, tmp_path: Path) -> Non
     assert "not as it was written" in holdfast("backup", "verify", copied.backups).stdout
 
 
+def a_segment(backups: Path) -> tuple[Path, str]:
+    """A segment of the newest backup: where it is kept, and its name."""
+    repository = Repository(backups)
+    _, entry = repository.segments(repository.manifest())[0]
+    return repository.object(entry.sha256), entry.segment
+
+
+def test_a_segment_that_a_backup_must_have_is_not_passed_over(copied: Killed, tmp_path: Path) -> None:
+    kept, _ = a_segment(copied.backups)
+    kept.write_bytes(kept.read_bytes()[:-1])
+    for _ in range(2):  # cut short, and not there
+        refused = holdfast("restore", copied.backups, "--data-dir", tmp_path / "restored")
+        assert refused.exit_code == 1
+        assert "backup_damaged" in refused.stderr
+        assert not (tmp_path / "restored" / "store").exists()
+        kept.unlink(missing_ok=True)
+
+
+def test_a_segment_that_was_cut_short_is_put_again(copied: Killed) -> None:
+    _, name = a_segment(copied.backups)
+    segment = copied.data / "lake" / "journal" / name
+    content = segment.read_bytes()
+    segment.write_bytes(content[: len(content) // 2])
+    shutil.rmtree(copied.data / "store")
+    done("restore", copied.backups, "--data-dir", copied.data)
+    assert segment.read_bytes() == content
+    assert verify(copied.data / "lake") == []
+
+
+def test_nothing_gives_way_to_a_backup_that_is_damaged(copied: Killed) -> None:
+    kept, _ = a_segment(copied.backups)
+    content = bytearray(kept.read_bytes())
+    content[len(content) // 2] ^= 1
+    kept.write_bytes(content)
+    refused = holdfast("restore", copied.backups, "--data-dir", copied.data, "--replace")
+    assert refused.exit_code == 1
+    assert "backup_damaged" in refused.stderr
+    assert (copied.data / "store" / "db" / "CURRENT").exists()
+    assert not (copied.data / "store.replaced-1").exists()
+    done("restore", copied.backups, "--data-dir", copied.data, "--replace", "--no-lake")
+
+
 def test_old_backups_are_pruned_with_what_only_they_had(copied: Killed) -> None:
     pruned = done("backup", "prune", copied.backups, "--keep", "1")
     assert pruned["deleted"] == [copied.first["backup"]]

@@ -42,6 +42,11 @@ def test_a_store_that_a_copy_has_not_finished_is_not_worked_with() -> None:
     store.write(store.acquire(), [(Table.META, UNFINISHED_KEY, b"1")])
     with pytest.raises(StoreUnfinished):
         Engine(store, cell=5).open(START)
+    engine = Engine(store, cell=5)
+    engine.open(START, filling=True)
+    engine.add([(Table.META, UNFINISHED_KEY, None)])
+    engine.write()
+    Engine(store, cell=5).open(START)
 
 
 def test_a_batch_that_reserves_ids_or_changes_a_queue_must_be_synced(memory: Rig) -> None:

@@ -11,9 +11,9 @@ from holdfast.store.contract import Store
 from holdfast.store.pages import Page, clear, is_empty, load
 
 
-def fill(store: Store, pages: Iterable[Page], *, replace: bool) -> Iterator[Page]:
+def fill(store: Store, pages: Iterable[Page], *, replace: bool, finish: bool = True) -> Iterator[Page]:
     """Write pages into a store that has nothing, and give them back as they are durable. Until the last one is, no
-    server works with it. With `replace` a store loses what it has."""
+    server works with it. With `replace` a store loses what it has. Without `finish` it stays unfinished."""
     if not is_empty(store) and not replace:
         raise StoreNotEmpty(store=f"The {store.name} store")
     epoch = store.acquire()
@@ -24,5 +24,6 @@ def fill(store: Store, pages: Iterable[Page], *, replace: bool) -> Iterator[Page
         store.write(epoch, [(Table.META, UNFINISHED_KEY, b"1")])
         store.sync()
     yield from load(store, epoch, pages)
-    store.write(epoch, [(Table.META, UNFINISHED_KEY, None)])
-    store.sync()
+    if finish:
+        store.write(epoch, [(Table.META, UNFINISHED_KEY, None)])
+        store.sync()

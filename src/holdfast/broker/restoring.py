@@ -20,15 +20,16 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 
-from holdfast.backup.manifest import RECORDS, STORE, BackupManifest
-from holdfast.backup.repository import Repository
+from holdfast.backup.manifest import LAKE, RECORDS, STORE, BackupManifest
+from holdfast.backup.repository import Flawed, Repository
 from holdfast.backup.source import pages_in
 from holdfast.broker.export.exporter import Exporter
 from holdfast.broker.export.worker import InThread
 from holdfast.broker.filling import fill
 from holdfast.config import Config
 from holdfast.core.ids import EPOCH_MS, LOW_MASK, TIME_SHIFT
-from holdfast.engine.cell_record import put_cell_record
+from holdfast.core.records import Table
+from holdfast.engine.cell_record import UNFINISHED_KEY, put_cell_record
 from holdfast.engine.engine import Engine
 from holdfast.errors import BackupDamaged, RestoreRefused
 from holdfast.files import make_directory, sync_path
@@ -40,7 +41,7 @@ from holdfast.store.directory import Directory
 from holdfast.store.pages import Page, read_page
 
 OpenStore = Callable[[Path], Store]
-"""Opens the store of the configuration, an embedded one in this directory."""
+"""Opens the store of the configuration, an embedded one in this directory. StoreInUse: a server works with it."""
 
 IDS_AHEAD_MS = 2_000
 """Ids that the node gave after the backup may have been ahead of its clock, by what it reserves (engine/batch.py)."""
@@ -91,6 +92,8 @@ class Restoring:
         """Check everything, then restore."""
         self._check()
         replaced_lake = self._lake_to_replace()
+        if self._replace:
+            self._verify()
         try:
             make_directory(self._config.node.data_dir, mode=0o700)
             if self._config.store.kind == "rocks":
@@ -130,6 +133,15 @@ class Restoring:
                     problem=f"{self._target} exists already",
                     advice="Choose another --data-dir, or say --replace: what is there is moved aside.",
                 )
+        if kind != "rocks":
+            self._open_store(self._target).close()  # StoreInUse: a server works with it
+
+    def _verify(self) -> None:
+        """Read all of the backup, before anything gives way to it. BackupDamaged: it is not whole."""
+        files = [file for file in self._manifest.files if self._lake or not file.path.startswith(f"{LAKE}/")]
+        for found in self._repository.verify(msgspec.structs.replace(self._manifest, files=files), {}):
+            if isinstance(found, Flawed):
+                raise BackupDamaged(path=found.path, problem=found.problem)
 
     def _lake_to_replace(self) -> bool:
         """Whether the lake that is there has to go. RestoreRefused: it has, and that was not said."""
@@ -170,17 +182,23 @@ class Restoring:
     # --- the lake ---------------------------------------------------------------------------------------------------
 
     def _restore_lake(self) -> None:
-        """Put segments where they are missing, and then the manifest, if there is none that goes further."""
+        """Put segments where they are missing or cut short, and then the manifest, if there is none that goes
+        further."""
         file = self._manifest.lake_manifest
         if file is None:
             return
         make_directory(self._journal.parent, mode=0o700)
         make_directory(self._journal)
         lines = self._repository.segments(self._manifest)
-        for _, entry in lines:
+        for number, (_, entry) in enumerate(lines, 1):
             place = self._journal / entry.segment
-            if not place.exists() and self._repository.has(entry.sha256, entry.size_bytes):
+            if place.exists() and place.stat().st_size == entry.size_bytes:
+                continue
+            if self._repository.has(entry.sha256, entry.size_bytes):
                 self._put(entry.sha256, place)
+            elif not self._manifest.lacks(number):
+                path = self._repository.object(entry.sha256)
+                raise BackupDamaged(path=path, problem=f"it is not there whole: the segment {entry.segment}")
         path = manifest_path(self._journal, self._manifest.description.node)
         own = path.read_bytes().count(b"\n") if path.exists() else 0
         if own < len(lines):
@@ -216,7 +234,7 @@ class Restoring:
                 if file.path.startswith(f"{STORE}/"):
                     self._put(file.sha256, beside / file.path.removeprefix(f"{STORE}/"))
             with closing(self._open_store(beside)) as store:
-                restored = self._renumber(store)
+                restored = self._renumber(store, filling=False)
         else:
             with closing(self._open_store(beside)) as store:
                 restored = self._fill(store)
@@ -225,9 +243,10 @@ class Restoring:
         return restored
 
     def _fill(self, store: Store) -> Restored:
-        for _ in fill(store, self._pages(), replace=self._replace):
+        """The store stays unfinished until its numbers are new."""
+        for _ in fill(store, self._pages(), replace=self._replace, finish=False):
             pass
-        return self._renumber(store)
+        return self._renumber(store, filling=True)
 
     def _pages(self) -> Iterator[Page]:
         for file in self._manifest.files:
@@ -240,10 +259,10 @@ class Restoring:
                     raise BackupDamaged(path=file.path, problem=str(error)) from error
                 self._advance_by(len(data))
 
-    def _renumber(self, store: Store) -> Restored:
+    def _renumber(self, store: Store, *, filling: bool) -> Restored:
         """Export what the backup's journal holds, and go on with numbers that nobody has."""
         engine = Engine(store, self._manifest.description.node)
-        engine.open(self._now)
+        engine.open(self._now, filling=filling)
         record = engine.record
         last_lsn = record.next_lsn - 1
         lake_lsn = self._export(engine)
@@ -252,7 +271,7 @@ class Restoring:
         record.exported_lsn = before
         ids = ((self._now // 1_000 - EPOCH_MS + IDS_AHEAD_MS) << TIME_SHIFT) | LOW_MASK
         record.ids_reserved = max(record.ids_reserved, ids)
-        engine.add([put_cell_record(record)])
+        engine.add([put_cell_record(record), (Table.META, UNFINISHED_KEY, None)])
         engine.write()
         store.sync()
         return Restored(

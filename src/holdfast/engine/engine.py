@@ -136,8 +136,9 @@ class Engine:
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
-    def open(self, now: int) -> None:
-        """Take over the store and read heads, groups and open deliveries: not the backlog."""
+    def open(self, now: int, *, filling: bool = False) -> None:
+        """Take over the store and read heads, groups and open deliveries: not the backlog. `filling`: for the one who
+        fills it; for others it is unfinished."""
         self.epoch = self.store.acquire()
         value, rows, unfinished = self.store.read(
             [
@@ -146,7 +147,7 @@ class Engine:
                 Read(Table.META, UNFINISHED_KEY),
             ]
         )
-        if unfinished is not None:
+        if unfinished is not None and not filling:
             raise StoreUnfinished(store=self.store.name)
         assert isinstance(rows, list)
         if isinstance(value, bytes):

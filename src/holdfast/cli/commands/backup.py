@@ -122,6 +122,15 @@ def _open(config: Config, path: Path) -> Store:
     return open_store(config.store.kind, path, remote=Remote(config.store.url.reveal(), config.node.node_id))
 
 
+def _open_unused(config: Config, path: Path) -> Store:
+    """`_open`, unless a server works with it: a directory is locked then, of a database one has to ask."""
+    from holdfast.cli.support.stores import refuse_in_use  # noqa: PLC0415
+
+    if config.store.kind == "postgres":
+        refuse_in_use(config.store.url.reveal(), config.node.node_id)
+    return _open(config, path)
+
+
 def _is_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
@@ -255,7 +264,7 @@ def restore(
             repository,
             manifest,
             config,
-            lambda path: _open(config, path),
+            lambda path: _open_unused(config, path),
             replace=replace,
             lake=not no_lake,
             now=wall_clock(),
