@@ -20,6 +20,7 @@ from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Draft, Leased, Settlement
 from holdfast.core.records import Table
+from holdfast.engine.cell_record import UNFINISHED_KEY
 from holdfast.journal.generations import GENERATION_ROWS
 from holdfast.journal.verify import verify
 from holdfast.store import Remote, Store, open_store
@@ -186,11 +187,7 @@ def test_a_backup_of_postgresql_is_restored_to_any_store(used: Place, tmp_path: 
     there = Place(tmp_path / "there", new_url())
     done("store", "copy", "--from", used.name, "--to", there.name, "--node-id", NODE)
     shutil.copytree(used.data / "lake", there.data / "lake")
-    environment = {
-        "HOLDFAST_STORE_KIND": "postgres",
-        "HOLDFAST_STORE_URL": there.url,
-        "HOLDFAST_NODE_NODE_ID": str(NODE),
-    }
+    environment = postgres_environment(there)
     backup = tmp_path / "backups"
     made = done("backup", backup, "--data-dir", there.data, **environment)
     assert made["store"] == "postgres"
@@ -206,6 +203,61 @@ def test_a_backup_of_postgresql_is_restored_to_any_store(used: Place, tmp_path: 
     refused = holdfast("restore", backup, "--data-dir", again.data, **{**environment, "HOLDFAST_STORE_URL": again.url})
     assert refused.exit_code == 1
     assert "store_not_empty" in refused.stderr
+
+
+def postgres_environment(place: Place) -> dict[str, str]:
+    return {
+        "HOLDFAST_STORE_KIND": "postgres",
+        "HOLDFAST_STORE_URL": place.url,
+        "HOLDFAST_NODE_NODE_ID": str(NODE),
+    }
+
+
+def test_a_store_is_not_copied_into_itself(used: Place, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    place.work(send=3)
+    (tmp_path / "link").symlink_to(place.data)
+    there = Place(tmp_path / "there", new_url())
+    done("store", "copy", "--from", place.name, "--to", there.name, "--node-id", NODE)
+    for store, alias in ((place, f"rocks:{tmp_path / 'link'}"), (there, f"{there.url}&application_name=other")):
+        before = rows(store.pages())
+        refused = holdfast("store", "copy", "--from", store.name, "--to", alias, "--node-id", NODE, "--replace")
+        assert refused.exit_code == 1
+        assert "names the store of --from" in refused.stderr
+        assert rows(store.pages()) == before
+
+
+def test_a_restore_into_postgresql_counts_when_its_numbers_are_new(
+    used: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = Place(tmp_path / "source", new_url()), Place(tmp_path / "target", new_url())
+    done("store", "copy", "--from", used.name, "--to", source.name, "--node-id", NODE)
+    done("backup", tmp_path / "backups", "--data-dir", source.data, **postgres_environment(source))
+    restore = ("restore", tmp_path / "backups", "--data-dir", target.data)
+    environment = postgres_environment(target)
+
+    with target.opened() as store:
+        epoch = store.acquire()
+        store.write(epoch, [(Table.META, b"name", b"1")])
+        store.sync()
+        refused = holdfast(*restore, "--replace", **environment)
+        assert refused.exit_code == 1
+        assert "store_in_use" in refused.stderr
+        store.write(epoch, [(Table.META, b"name", None)])
+        store.sync()  # nobody has fenced it
+
+    def break_off(_lsn: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.broker.restoring.next_generation", break_off)
+    assert holdfast(*restore, **environment).exit_code != 0
+    monkeypatch.undo()
+    with target.opened() as store:
+        assert store.get(Table.META, UNFINISHED_KEY) is not None
+    refused = holdfast("serve", "--data-dir", target.data, "--http", "127.0.0.1:0", **environment)
+    assert "store_unfinished" in refused.stderr
+    done(*restore, "--replace", **environment)
+    assert {int(one.message.payload) for one in target.work()} == set(range(COUNT))
 
 
 def test_a_page_is_read_as_it_was_written(used: Place) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.broker.filling import fill
 from holdfast.core.records import Table
 from holdfast.engine.cell_record import UNFINISHED_KEY
-from holdfast.errors import StoreUnfinished
+from holdfast.errors import Fenced, InvalidArgument, StoreUnfinished
 from holdfast.store.contract import Reader, Store
 from holdfast.store.pages import Page, pages_of
 
@@ -29,6 +29,8 @@ def copy_records(
     if source.get(Table.META, UNFINISHED_KEY) is not None:
         raise StoreUnfinished(store=source.name)
     epoch = source.acquire()
+    if replace:
+        _refuse_same(source, epoch, target)
     records = size_bytes = queues = 0
     with source.view() as view:
         for page in fill(target, _fenced_pages(source, epoch, view), replace=replace):
@@ -37,6 +39,16 @@ def copy_records(
             queues += len(page.rows) if page.table is Table.QUEUES else 0
             advance(records)
     return Copied(records, size_bytes, queues)
+
+
+def _refuse_same(source: Store, epoch: int, target: Store) -> None:
+    """A database has many names: it is the same store if to take over the target fences the source."""
+    target.acquire()
+    try:
+        source.write(epoch, [(Table.META, UNFINISHED_KEY, None)])
+        source.sync()
+    except Fenced as error:
+        raise InvalidArgument(field="--to", problem="names the store of --from: choose another one") from error
 
 
 def _fenced_pages(source: Store, epoch: int, view: Reader) -> Iterator[Page]:

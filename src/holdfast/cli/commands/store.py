@@ -131,8 +131,9 @@ def copy_store(source: str, target: str, node_id: int, replace: bool, quiet: boo
     The journal's lake is not copied: let journal.directory of the new server name it, or copy the directory.
     """
     from holdfast.broker.store_copy import copy_records  # noqa: PLC0415
-    from holdfast.cli.support.stores import open_named  # noqa: PLC0415
+    from holdfast.cli.support.stores import open_named, refuse_same  # noqa: PLC0415
 
+    refuse_same(source, target)
     with (
         quiet_logs(),
         progress_bar("Copying records", None, hidden=quiet) as advance,
