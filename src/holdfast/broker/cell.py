@@ -67,6 +67,7 @@ LEAVING_DELIVERIES_MAX = 1_000
 """Deliveries that a turn takes from members whose heartbeat is overdue, or one member's more: some 10 ms. A network
 that fails silences all of them together; the others wait for the next turn."""
 
+FAILED_PAUSE_SECONDS = 1.0  # before work that must come to its end, and failed by a bug, is begun again
 RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
 MAX_BEHIND_SECONDS = 1.0
 """A remote store that has confirmed nothing for so long may have another owner by now. What it has not confirmed for so
@@ -310,6 +311,27 @@ class Cell:
             if count is None:
                 return total
             total += count
+
+    async def in_steps_to_the_end(self, begin: Callable[[], Iterator[int]]) -> int:
+        """As `in_steps`, for work that was decided and must not stay half done: a bug is logged, and it is begun again.
+        When the store is opened again, whoever resumes such work does that."""
+        total = 0
+        first = self.engine
+
+        def counted() -> Iterator[int]:
+            nonlocal total
+            for count in begin():
+                total += count
+                yield count
+
+        while True:
+            try:
+                await self.in_steps(counted())
+                return total
+            except InternalError:
+                await asyncio.sleep(FAILED_PAUSE_SECONDS)
+                if self.engine is not first:
+                    raise
 
     async def read_in_steps(self, work: Iterator[T | None]) -> T:
         """Do a read of many steps, with others' turns in between. Returns its result."""

@@ -19,6 +19,7 @@ from holdfast.config import QueueSettings, StoreSettings
 from holdfast.core.commands import Browse, Draft, Find, Leased, Settlement, Tick, Verb
 from holdfast.core.effects import Op
 from holdfast.core.queue import GroupKind
+from holdfast.core.records import Extra
 from holdfast.core.shard import COMMANDS, Shard
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -268,10 +269,33 @@ async def test_a_deletion_that_fails_by_a_bug_is_tried_again(node: Node, monkeyp
             raise ZeroDivisionError
 
     monkeypatch.setattr(Engine, "forget_queue", wrong)
-    monkeypatch.setattr("holdfast.broker.parts.queues.FAILED_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("holdfast.broker.cell.FAILED_PAUSE_SECONDS", 0)
     assert await node.queues.delete(Q) == 1
     assert len(tries) == 2
     assert not node.queues.exists(Q)
+
+
+async def test_a_publish_that_fails_by_a_bug_is_brought_to_its_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = TransactionName("default", "t1")
+    drafts = [Draft(b"m", extra=Extra(key=f"k{number}")) for number in range(40)]
+    await node.transactions.stage(name, [("tasks", drafts), ("others", drafts)])
+    tries: list[None] = []
+    transactions = node.cell.engine.transactions
+    transactions.limits = replace(transactions.limits, step_messages=10)
+    right = type(transactions).move
+
+    def wrong(*arguments: Any) -> int:
+        tries.append(None)
+        moved = right(*arguments)
+        if len(tries) == 1:
+            raise ZeroDivisionError
+        return moved
+
+    monkeypatch.setattr(type(transactions), "move", wrong)
+    monkeypatch.setattr("holdfast.broker.cell.FAILED_PAUSE_SECONDS", 0)
+    await node.transactions.publish(name)
+    assert len(tries) > 1
+    assert [node.queues.depth(("default", queue)) for queue in ("tasks", "others")] == [40, 40]
 
 
 async def test_due_work_that_is_refused_is_logged_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ def test_nothing_is_answered_before_it_is_durable_and_nothing_answered_is_lost(s
 
 def test_the_seeds_meet_what_they_are_to_meet() -> None:
     outcomes = [run(seed) for seed in range(21, 31)]
-    assert sum(outcome.failures for outcome in outcomes) > 1
+    assert sum(outcome.failures for outcome in outcomes) > 0
     assert sum(outcome.cuts for outcome in outcomes) > 3
     answers = {name for outcome in outcomes for name in outcome.answers}
     assert {"ack", "administration", "enqueue", "exists", "extend", "lease", "publish", "read", "release"} <= answers

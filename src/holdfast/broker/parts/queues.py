@@ -17,9 +17,7 @@ from holdfast.engine.queues import (
     purge_queue,
     update_queue,
 )
-from holdfast.errors import InternalError, QueueNotFound
-
-FAILED_PAUSE_SECONDS = 1.0  # before a deletion that failed by a bug is tried again
+from holdfast.errors import QueueNotFound
 
 
 class Queues:
@@ -102,7 +100,7 @@ class Queues:
 
     async def _finish_growth(self, queue: Queue) -> None:
         cell = self._cell
-        await cell.in_steps(finish_growth(cell.engine, queue, cell.clock))
+        await cell.in_steps_to_the_end(lambda: finish_growth(cell.engine, queue, cell.clock))
         cell.dispatcher.members.rebalance(queue)
 
     async def grown(self, name: QueueName) -> None:
@@ -128,23 +126,12 @@ class Queues:
 
     async def _finish_deletion(self, name: QueueName, work: Iterator[int]) -> int:
         cell = self._cell
-        engine, count = cell.engine, 0
+        begun = [work]
 
-        def counted() -> Iterator[int]:
-            nonlocal count
-            for removed in work:
-                count += removed
-                yield removed
+        def begin() -> Iterator[int]:
+            return begun.pop() if begun else finish_deletion(cell.engine, cell.engine.queues[name], cell.clock)
 
-        while True:
-            try:
-                await cell.in_steps(counted())
-                break
-            except InternalError:  # it is logged; a name that can be neither used nor deleted must not be left
-                await asyncio.sleep(FAILED_PAUSE_SECONDS)
-                if cell.engine is not engine:  # then it was begun again
-                    raise
-                work = finish_deletion(engine, engine.queues[name], cell.clock)
+        count = await cell.in_steps_to_the_end(begin)
         dispatcher = cell.dispatcher
         dispatcher.members.queue_deleted(name)
         for member in dispatcher.members.all_members():

@@ -133,7 +133,7 @@ class Transactions:
             while engine.transactions.move(name, self._cell.clock()):
                 yield 0
 
-        await self._cell.in_steps(work())
+        await self._cell.in_steps_to_the_end(work)
 
     def resume(self) -> None:
         """Resume publishes that a crash or a failure of the store interrupted."""
