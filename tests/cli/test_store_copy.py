@@ -236,16 +236,6 @@ def test_a_restore_into_postgresql_counts_when_its_numbers_are_new(
     restore = ("restore", tmp_path / "backups", "--data-dir", target.data)
     environment = postgres_environment(target)
 
-    with target.opened() as store:
-        epoch = store.acquire()
-        store.write(epoch, [(Table.META, b"name", b"1")])
-        store.sync()
-        refused = holdfast(*restore, "--replace", **environment)
-        assert refused.exit_code == 1
-        assert "store_in_use" in refused.stderr
-        store.write(epoch, [(Table.META, b"name", None)])
-        store.sync()  # nobody has fenced it
-
     def break_off(_lsn: int) -> int:
         raise OSError(28, "No space left on device")
 
