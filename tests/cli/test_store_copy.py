@@ -27,6 +27,7 @@ from holdfast.store import Remote, Store, open_store
 from holdfast.store.formats import FORMAT
 from holdfast.store.pages import Page, pages_of, read_page, write_page
 from tests import postgres
+from tests.waiting import until_sync
 
 TASKS = ("default", "tasks")
 COUNT = 200
@@ -137,15 +138,22 @@ def test_a_store_in_use_is_not_copied(used: Place, tmp_path: Path) -> None:
         assert "store_locked" in refused.stderr
     there = Place(tmp_path / "there", new_url())
     with there.opened() as store:
-        epoch = store.acquire()
-        store.write(epoch, [(Table.META, b"name", b"1")])
-        store.sync()
         for direction in (("--from", there.name, "--to", used.name), ("--from", used.name, "--to", there.name)):
-            refused = holdfast("store", "copy", *direction, "--node-id", NODE)
-            assert refused.exit_code == 1
-            assert "store_in_use" in refused.stderr
-        store.write(epoch, [(Table.META, b"name", b"2")])
-        store.sync()  # nobody has fenced it
+            until_sync(lambda direction=direction: _is_refused_as_in_use(store, direction))  # type: ignore[misc]
+
+
+def _is_refused_as_in_use(store: Store, direction: tuple[str, ...]) -> bool:
+    """Whether a copy sees the writer. Tests beside this one end sessions of the same server: then it comes again."""
+    epoch = store.acquire()
+    store.write(epoch, [(Table.META, b"name", b"1")])
+    store.sync()
+    refused = holdfast("store", "copy", *direction, "--node-id", NODE)
+    assert refused.exit_code == 1
+    if "store_in_use" not in refused.stderr:
+        return False
+    store.write(epoch, [(Table.META, b"name", b"2")])
+    store.sync()  # nobody has fenced it
+    return True
 
 
 def test_an_unfinished_copy_is_not_worked_with(used: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
