@@ -148,7 +148,7 @@ def test_processes_drain_when_their_supervisor_is_killed(tmp_path: Path, broker:
     ) as process:
         until_sync(lambda: is_healthy(health))
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.wait() == -signal.SIGKILL
         until_sync(lambda: any("stopping after SIGTERM" in str(each["event"]) for each in lines(tmp_path)))
 
 
