@@ -89,8 +89,11 @@ class Supervisor:
         own = {NUMBER_VARIABLE: str(number), SOCKET_VARIABLE: self._socket(number)}
         # A session of its own: Ctrl-C reaches the supervisor only, which passes it on.
         # Its standard input ends with the supervisor, however that ends.
+        # Python takes bytecode for a module's if that has the same size and was changed in the same second. So that no
+        # change goes unseen, none is written with --reload.
+        python = (sys.executable,) if self._watched is None else (sys.executable, "-B")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "holdfast.cli", *self._arguments),
+            *(*python, "-m", "holdfast.cli", *self._arguments),
             env=os.environ | own,
             start_new_session=True,
             stdin=asyncio.subprocess.PIPE,
