@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.client import Retries, SyncClient
 from holdfast.errors import DiskFull, HoldfastError, StoreUnavailable
+from holdfast.journal.verify import verify
 from holdfast.units import MIB
 from tests.power.small_disk import SmallDisk, small_disk
 from tests.test_server import Server, serving
@@ -25,6 +26,9 @@ pytestmark = pytest.mark.crash
 R = TypeVar("R")
 
 DISK_BYTES = 96 * MIB
+OCCUPIED_BYTES = 56 * MIB
+"""By others, until they make room."""
+
 SETTINGS = {
     "HOLDFAST_STORE_RESERVE_BYTES": "24MiB",
     "HOLDFAST_STORE_WRITE_BUFFER_BYTES": "4MiB",
@@ -89,19 +93,41 @@ def drain(client: SyncClient) -> set[str]:
 def test_a_server_that_has_filled_its_disk_is_drained_and_takes_messages_again(
     disk: SmallDisk, journal: str, tmp_path: Path
 ) -> None:
-    """The lake is on another disk: on the same one its segments, which have all payloads, take what is left."""
+    """The lake is on another disk, so that what is acked is exported and makes room."""
     settings = {"HOLDFAST_JOURNAL_ENABLED": journal, "HOLDFAST_JOURNAL_SEGMENT_AGE": "1s"}
     with served(disk, **settings, HOLDFAST_JOURNAL_DIRECTORY=str(tmp_path / "lake")) as (_, client):
-        client.create_group("orders", "billing")
-        confirmed, error = send_until_refused(client)
-        assert isinstance(error, StoreUnavailable), "the disk was really full"
-        with pytest.raises((DiskFull, StoreUnavailable)):
-            client.send("orders", b"one more")
-        acked = drain(client)
-        assert confirmed <= acked, "a confirmed message is missing"
-        assert len(acked - confirmed) <= 1, "of the one that was refused it is not known"
+        fill_and_drain(client)
         sent = eventually(lambda: client.send("orders", b"there is room again"))
         assert drain(client) == {sent.id}
+
+
+def test_a_lake_on_the_same_disk_leaves_the_reserve_to_settling(disk: SmallDisk) -> None:
+    filler = disk.path / "filler"
+    filler.write_bytes(os.urandom(OCCUPIED_BYTES))
+    with served(disk, HOLDFAST_JOURNAL_SEGMENT_AGE="100ms") as (server, client):
+        fill_and_drain(client)
+        assert server.wait_for("the journal waits for room on the disk")["kept_bytes"] == 4 * MIB
+        problem = next(part.problem for part in client.health().parts if part.name == "journal")
+        assert "needs to lease and settle" in problem
+        filler.unlink()
+        sent = eventually(lambda: client.send("orders", b"there is room again"))
+        assert drain(client) == {sent.id}
+        server.wait_for("the journal is exported again")
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+    assert verify(disk.path / "data" / "lake") == []
+
+
+def fill_and_drain(client: SyncClient) -> None:
+    """Until the disk is really full, and then until the queue is empty."""
+    client.create_group("orders", "billing")
+    confirmed, error = send_until_refused(client)
+    assert isinstance(error, StoreUnavailable), "the disk was really full"
+    with pytest.raises((DiskFull, StoreUnavailable)):
+        client.send("orders", b"one more")
+    acked = drain(client)
+    assert confirmed <= acked, "a confirmed message is missing"
+    assert len(acked - confirmed) <= 1, "of the one that was refused it is not known"
 
 
 def test_on_a_disk_that_others_have_filled_it_starts_and_is_drained_whenever_it_dies(disk: SmallDisk) -> None:

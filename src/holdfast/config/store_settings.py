@@ -43,8 +43,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     reserve_bytes: Annotated[int, Size(0, TIB)] = 128 * MIB
     """A file of this size occupies room on the disk, and is given up when the disk is really full, also if others fill
     it: what is stored can then be leased and settled, and nothing new is taken until the file is back, which needs
-    twice its size. Less than store.write_buffer_bytes would not be enough to open the store again. 0: none is kept,
-    and a full disk refuses settlements too."""
+    twice its size. A lake on the same disk (journal.directory) takes nothing of it, nor of another
+    store.write_buffer_bytes: the journal waits in the store meanwhile. Less than store.write_buffer_bytes would not be
+    enough to open the store again. 0: none is kept, and a full disk refuses settlements too."""
 
     sync_in_place_max: Annotated[int, Duration(0, 10 * MILLISECOND)] = MILLISECOND
     """Syncs run on a thread of their own; to hand one over and back takes 0.1 to 0.2 ms. While one caller alone waits,

@@ -106,6 +106,14 @@ class LakeUnavailable(StoreError):
     retryable = True
 
 
+class LakeFull(LakeUnavailable):
+    """The journal is not written to {path}: {free_bytes} bytes are left on the disk, which the store needs to lease and
+    settle ({kept_bytes} and its reserve). It stays in the store until there is more. Make room, or give the lake a disk
+    of its own (journal.directory)."""
+
+    code = "lake_full"
+
+
 class LakeUnreadable(StoreError):
     """The journal's lake cannot be read now: {problem}. Nothing was changed; retry in a moment. If it stays so, look at
     the disk that holds the lake (journal.directory)."""

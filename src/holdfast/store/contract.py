@@ -16,7 +16,8 @@ longer than the operations take to keep in memory, and `sync_soon` sends them. A
 `RemoteStore` of store/remote/, over a `RemoteTable` each: a new remote store is a new `RemoteTable`.
 
 Threads. All calls come from one thread, the writer's, but for `sync`, `copy_to` and `reopen`, which may run on others,
-one at a time. Another thread reads through a `reader()` of its own, or through a `view()`.
+one at a time, and `room`, which any may call. Another thread reads through a `reader()` of its own, or through a
+`view()`.
 
 Fencing. `acquire()` takes the store over and returns a new epoch, larger than any before, durable when it returns.
 A write under any other epoch than the newest is refused with `Fenced` and changes nothing. A remote store can find that

@@ -8,6 +8,7 @@ again when there is twice as much room as it takes.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import structlog
@@ -27,6 +28,7 @@ class Reserve:
         self._size_bytes = size_bytes or 0
         self._kept = size_bytes is None
         self._refused = False  # the file system can reserve nothing: said once
+        self._changing = threading.Lock()
 
     @property
     def missing_bytes(self) -> int:
@@ -41,15 +43,16 @@ class Reserve:
         """Occupy it, if there is room for it and as much again."""
         if self._kept:
             return
-        if not self._size_bytes:
-            self.give_up()
-        elif not self._refused and self.missing_bytes and free_bytes >= 2 * self._size_bytes:
-            try:
-                self._allocate()
-            except OSError as error:
-                self._refused = True
-                self.give_up()
-                log.warning("no room can be reserved on this disk", path=str(self._path), error=str(error))
+        with self._changing:
+            if not self._size_bytes:
+                self._remove()
+            elif not self._refused and self.missing_bytes and free_bytes >= 2 * self._size_bytes:
+                try:
+                    self._allocate()
+                except OSError as error:
+                    self._refused = True
+                    self._remove()
+                    log.warning("no room can be reserved on this disk", path=str(self._path), error=str(error))
 
     def _allocate(self) -> None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -61,6 +64,10 @@ class Reserve:
 
     def give_up(self) -> bool:
         """Free what it occupies. Returns whether it occupied anything."""
+        with self._changing:
+            return self._remove()
+
+    def _remove(self) -> bool:
         if not self._path.exists():
             return False
         self._path.unlink()

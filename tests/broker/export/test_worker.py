@@ -76,6 +76,29 @@ def test_a_process_writes_what_a_thread_would(process: InProcess, tmp_path: Path
     assert verify(life.lake) == []
 
 
+def test_after_a_segment_whose_records_cannot_be_read_the_next_is_whole(process: InProcess, tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.enqueue(100)
+    exporter = exporter_of(life, process)
+    convert = process.convert
+
+    def interrupted(path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
+        def read() -> Iterator[RawBlockRange]:
+            yield from block_ranges
+            raise OSError("the disk is gone")
+
+        return convert(path, node, read())
+
+    process.convert = interrupted  # type: ignore[method-assign]
+    with pytest.raises(LakeUnavailable, match="the disk is gone"):
+        exporter.export(0, force=True)
+    assert not list(life.lake.glob("journal/_tmp/*")), "it occupies nothing"
+    process.convert = convert  # type: ignore[method-assign]
+    life.export_all(exporter)
+    assert life.lake_lsns() == list(range(1, 101))
+    assert verify(life.lake) == []
+
+
 class Deadly(InProcess):
     """Its process is killed while it has half of a segment, so many times."""
 

@@ -110,7 +110,7 @@ class InProcess:
             hung = threading.Timer(self._seconds, process.kill)
             hung.start()
             try:
-                return self._converted(process, path, node, block_ranges)
+                answer = self._answer(process, path, node, block_ranges)
             except (BrokenPipeError, EOFError) as error:
                 late = hung.finished.is_set()
                 self._end()
@@ -120,25 +120,25 @@ class InProcess:
                 if attempt == TRIES:
                     problem = "the process that converts the journal keeps dying"
                     raise LakeUnavailable(path=path, problem=problem) from error
+            except BaseException:
+                self._end()  # it waits for the rest of the segment
+                raise
+            else:
+                return _contents(answer)
             finally:
                 hung.cancel()
         raise AssertionError
 
-    def _converted(
+    def _answer(
         self, process: subprocess.Popen[bytes], path: Path, node: int, block_ranges: Iterable[RawBlockRange]
-    ) -> Converted:
+    ) -> ConversionResult:
         assert process.stdin is not None
         assert process.stdout is not None
         send(process.stdin, (str(path), node))
         for block_range in block_ranges:
             send(process.stdin, block_range)
         send(process.stdin, None)
-        answer = msgspec.msgpack.decode(receive(process.stdout), type=ConversionResult)
-        if answer.failure is not None:
-            raise OSError(*answer.failure)
-        if answer.converted is None:
-            raise ValueError(answer.problem)
-        return answer.converted
+        return msgspec.msgpack.decode(receive(process.stdout), type=ConversionResult)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -181,6 +181,15 @@ class InProcess:
 
     def close(self) -> None:
         self._end()
+
+
+def _contents(answer: ConversionResult) -> Converted:
+    """What was written, or the error that kept it from being written."""
+    if answer.failure is not None:
+        raise OSError(*answer.failure)
+    if answer.converted is None:
+        raise ValueError(answer.problem)
+    return answer.converted
 
 
 def _yield_processor(pid: int) -> None:

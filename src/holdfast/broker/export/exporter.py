@@ -23,7 +23,9 @@ import msgspec
 import structlog
 
 from holdfast.broker.export.conversion import Converted, Converter, consecutive_ranges
+from holdfast.broker.export.lake_room import LakeRoom
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
+from holdfast.core.journal import Block
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.files import make_directory, sync_path
@@ -91,6 +93,14 @@ class _Plan(msgspec.Struct):
     full: bool = False
     value: bytes = b""  # the record of the last block
 
+    def add(self, number: int, block: Block, value: bytes) -> None:
+        """Take the next block too."""
+        if block.rows:
+            self.day = block.at // DAY
+        self.last_block, self.value = number, value
+        self.rows += block.rows
+        self.size_bytes += len(value) + block.size_bytes
+
 
 def removal_of(first_block: int, last_block: int, removable: Removable) -> list[Op]:
     """Deletes blocks, and before them the messages that only they needed, consecutive ones as one range."""
@@ -123,30 +133,30 @@ def _no_throttle(_seconds: float) -> None:
 
 class _StoredRanges:
     """Ranges of blocks, read again by each iteration. Between two of them `throttle` is called with the
-    seconds that the last one took, and `check_abandoned`, which raises if the export was abandoned."""
+    seconds that the last one took, and `check_going_on`, which raises if the export was abandoned, or has no room."""
 
     def __init__(
         self,
         reader: BlockReader,
         first_block: int,
         last_block: int,
-        check_abandoned: Callable[[], None],
+        check_going_on: Callable[[], None],
         throttle: Callable[[float], None],
     ) -> None:
         self._reader, self._first_block, self._last_block = reader, first_block, last_block
-        self._check_abandoned = check_abandoned
+        self._check_going_on = check_going_on
         self._throttle = throttle
 
     def __iter__(self) -> Iterator[RawBlockRange]:
-        self._check_abandoned()  # before each read: the store may have been closed while a disk was hanging
+        self._check_going_on()  # before each read: the store may have been closed while a disk was hanging
         started = 0.0
         for block_range in self._reader.block_ranges(self._first_block, self._last_block):
             if started:
                 self._throttle(time.monotonic() - started)
-            self._check_abandoned()
+            self._check_going_on()
             started = time.monotonic()
             yield self._reader.raw(block_range)
-            self._check_abandoned()
+            self._check_going_on()
 
 
 class Exporter:
@@ -162,10 +172,12 @@ class Exporter:
         segment_bytes: int,
         *,
         converter: Converter,
+        room: LakeRoom | None = None,
         throttle: Callable[[float], None] = _no_throttle,
         clock: Callable[[], int] = _wall_clock,
         reached: Callable[[str], None] = _ignore_step,
     ) -> None:
+        """`room`: None where nothing is settled meanwhile."""
         self.journal = directory / "journal"
         self._store = store
         self._open = ExitStack()  # the reader of the store
@@ -174,6 +186,7 @@ class Exporter:
         self._node = node
         self._segment_rows = segment_rows
         self._segment_bytes = segment_bytes
+        self._room = room
         self._throttle = throttle
         self._clock = clock
         self._step_reached = reached
@@ -270,6 +283,22 @@ class Exporter:
         if self._abandoned:
             raise LakeUnavailable(path=self.journal, problem="the node stops before the segment is written")
 
+    def _check_going_on(self) -> None:
+        self._check_abandoned()
+        if self._room is not None:
+            self._room.check()
+
+    @contextmanager
+    def _removed_unless_made(self, path: Path) -> Iterator[None]:
+        """What is left of a segment that could not be written occupies room that others need. Once the export was
+        abandoned another process may own the lake: `recover` removes it there."""
+        try:
+            yield
+        except BaseException:
+            if not self._abandoned:
+                path.unlink(missing_ok=True)
+            raise
+
     def _reached(self, step: str) -> None:
         self._step_reached(step)
         self._check_abandoned()
@@ -296,7 +325,7 @@ class Exporter:
             after_block = self.position.last_block
         if not force and not self._extend_plan(after_block).full:
             return None
-        plan = self._replan(after_block)
+        plan = self._fitting(self._replan(after_block))
         if plan.last_block == after_block:
             return None
         self._reached("planned")
@@ -367,6 +396,25 @@ class Exporter:
         plan, self._plan = self._extend_plan(after_block), _Plan(0, 0)
         return plan
 
+    def _fitting(self, plan: _Plan) -> _Plan:
+        """A plan, or as much of it as the disk has room for. Raises LakeFull if that is not one block. Records are
+        smaller in a segment than in the store, unless their payloads cannot be compressed."""
+        if self._room is None or plan.last_block == plan.after_block:
+            return plan
+        with self._lake_errors():
+            left = self._room.bytes_left()
+        if left is None or plan.size_bytes <= left:
+            return plan
+        fitting = _Plan(plan.after_block, plan.after_block)
+        for number, block, value in self._reader.blocks(plan.after_block + 1, plan.last_block):
+            size_bytes = len(value) + block.size_bytes
+            if fitting.size_bytes + size_bytes > left:
+                break
+            fitting.add(number, block, value)
+        if fitting.last_block == fitting.after_block:
+            raise self._room.full()
+        return fitting
+
     def _extend_plan(self, after_block: int) -> _Plan:
         """How much there is to export. Blocks that the last call read are not read again: a cheap estimate."""
         if self._plan.after_block != after_block:
@@ -377,11 +425,7 @@ class Exporter:
             if plan.rows and block.rows and day != plan.day:
                 plan.full = True
                 return plan
-            if block.rows:
-                plan.day = day
-            plan.last_block, plan.value = number, value
-            plan.rows += block.rows
-            plan.size_bytes += len(value) + block.size_bytes
+            plan.add(number, block, value)
             if self.fills_segment(plan.rows, plan.size_bytes):
                 plan.full = True
                 return plan
@@ -390,11 +434,12 @@ class Exporter:
     def _export(self, after_block: int, plan: _Plan) -> Exported:
         first_block, last_block = after_block + 1, plan.last_block
         tmp_path = self._tmp_dir / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
-        block_ranges = _StoredRanges(self._reader, first_block, last_block, self._check_abandoned, self._throttle)
-        with self._lake_errors():
+        block_ranges = _StoredRanges(self._reader, first_block, last_block, self._check_going_on, self._throttle)
+        with self._lake_errors(), self._removed_unless_made(tmp_path):
             self._tmp_dir.mkdir(exist_ok=True)
             try:
                 made = self._converter.convert(tmp_path, self._node, block_ranges)
+                self._check_going_on()
             except (ValueError, OverflowError) as error:
                 raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
         for wanted, found in made.holes:

@@ -18,9 +18,10 @@ import structlog
 from holdfast import threads
 from holdfast.broker.export.conversion import Converter, InProcess
 from holdfast.broker.export.exporter import Exported, Exporter
+from holdfast.broker.export.lake_room import LakeRoom
 from holdfast.config import Config
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, LakeDamaged, LakeUnavailable
+from holdfast.errors import HoldfastError, LakeDamaged, LakeFull, LakeUnavailable
 from holdfast.store.contract import Store
 from holdfast.units import SECOND
 
@@ -58,6 +59,7 @@ class ExportScheduler:
             self._settings.segment_rows,
             self._settings.segment_bytes,
             converter=self._converter(),
+            room=LakeRoom(store, config.node.data_dir, config.lake_dir, config.store.write_buffer_bytes),
             throttle=self._throttle,
         )
         self._seen_writes = 0
@@ -68,6 +70,7 @@ class ExportScheduler:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._lock = asyncio.Lock()
         self._bytes = 0
+        self._waits = False  # the last failure was that the disk has no room
         self.failed: str = ""
 
     def _converter(self) -> Converter:
@@ -99,7 +102,10 @@ class ExportScheduler:
         self._bytes += payload_bytes
 
     def check_due(self) -> None:
-        """After a commit: export now if a segment is full, else when it is old enough."""
+        """After a commit: export now if a segment is full, else when it is old enough. After a failure only the retry
+        that is due."""
+        if self.failed:
+            return
         engine = self._engine()
         if engine is None or (record := engine.record).next_block - 1 <= record.exported_block:
             return
@@ -141,13 +147,17 @@ class ExportScheduler:
 
     def _record_failure(self, error: Exception) -> None:
         expected = isinstance(error, HoldfastError)
+        waited, self._waits = self._waits, isinstance(error, LakeFull)
         self.failed = str(error) if expected else f"internal error: {error!r}"
-        log.error(
-            "journal export failed; it will be tried again",
-            error=self.failed,
-            rows_behind=self.behind,
-            exc_info=None if expected else error,
-        )
+        if not isinstance(error, LakeFull):
+            log.error(
+                "journal export failed; it will be tried again",
+                error=self.failed,
+                rows_behind=self.behind,
+                exc_info=None if expected else error,
+            )
+        elif not waited:
+            log.error("the journal waits for room on the disk", rows_behind=self.behind, **error.details)
         self._arm(RETRY_SECONDS)
 
     async def run(self) -> None:
@@ -163,7 +173,9 @@ class ExportScheduler:
             except Exception as error:  # noqa: BLE001 - whatever it is (out of memory, say), the export is tried again
                 self._record_failure(error)
             else:
-                self.failed = ""
+                if self.failed:
+                    log.info("the journal is exported again", rows_behind=self.behind)
+                self.failed, self._waits = "", False
                 self.check_due()
 
     async def export(self) -> None:
