@@ -15,7 +15,6 @@ import pytest
 
 from holdfast.client import Retries, SyncClient
 from holdfast.errors import DiskFull, HoldfastError, StoreUnavailable
-from holdfast.journal.verify import verify
 from holdfast.units import MIB
 from tests.power.small_disk import SmallDisk, small_disk
 from tests.test_server import Server, serving
@@ -26,9 +25,6 @@ pytestmark = pytest.mark.crash
 R = TypeVar("R")
 
 DISK_BYTES = 96 * MIB
-OCCUPIED_BYTES = 56 * MIB
-"""By others, until they make room."""
-
 SETTINGS = {
     "HOLDFAST_STORE_RESERVE_BYTES": "24MiB",
     "HOLDFAST_STORE_WRITE_BUFFER_BYTES": "4MiB",
@@ -101,28 +97,11 @@ def test_a_server_that_has_filled_its_disk_is_drained_and_takes_messages_again(
         assert drain(client) == {sent.id}
 
 
-def test_a_lake_on_the_same_disk_leaves_the_reserve_to_settling(disk: SmallDisk) -> None:
-    filler = disk.path / "filler"
-    filler.write_bytes(os.urandom(OCCUPIED_BYTES))
-    with served(disk, HOLDFAST_JOURNAL_SEGMENT_AGE="100ms") as (server, client):
-        fill_and_drain(client)
-        assert server.wait_for("the journal waits for room on the disk")["kept_bytes"] == 4 * MIB
-        problem = next(part.problem for part in client.health().parts if part.name == "journal")
-        assert "needs to lease and settle" in problem
-        filler.unlink()
-        sent = eventually(lambda: client.send("orders", b"there is room again"))
-        assert drain(client) == {sent.id}
-        server.wait_for("the journal is exported again")
-        server.signal(signal.SIGTERM)
-        assert server.exit_code() == 0
-    assert verify(disk.path / "data" / "lake") == []
-
-
 def fill_and_drain(client: SyncClient) -> None:
     """Until the disk is really full, and then until the queue is empty."""
     client.create_group("orders", "billing")
     confirmed, error = send_until_refused(client)
-    assert isinstance(error, StoreUnavailable), "the disk was really full"
+    assert isinstance(error, (DiskFull, StoreUnavailable)), "a flush beside it may have met the full disk first"
     with pytest.raises((DiskFull, StoreUnavailable)):
         client.send("orders", b"one more")
     acked = drain(client)
