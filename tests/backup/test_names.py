@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.backup.fetch import Known, take
 from holdfast.backup.frames import Frame, line
-from holdfast.backup.manifest import FORMAT, BackupManifest, Description, FileEntry, Position, check_path
+from holdfast.backup.manifest import FORMAT, BackupManifest, Description, FileEntry, JournalPosition, check_path
 from holdfast.backup.repository import Repository
 from holdfast.errors import BackupDamaged
 from holdfast.journal.manifest import SegmentEntry
@@ -19,7 +19,7 @@ LEADING_OUT = ["/etc/x", "../../x", "date=2026-01-02//x", "./x", "a/../x", ""]
 
 
 def description(taken_at: str = TAKEN_AT) -> Description:
-    position = Position(last_lsn=1, exported_lsn=1)
+    position = JournalPosition(last_lsn=1, exported_lsn=1)
     return Description(
         taken_at=taken_at, node=0, version="1", store="rocks", store_format=1, position=position, size_bytes=0
     )

@@ -11,7 +11,7 @@ import pytest
 from holdfast.broker import cell
 from holdfast.broker.node import Node
 from holdfast.broker.parts import redrive_jobs
-from holdfast.broker.parts.redrive_jobs import REQUESTS, Job, JobState, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import REQUESTS, JobState, RedriveRequest, RunningRedrive
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Table
 from holdfast.engine import redrive
@@ -37,12 +37,12 @@ async def die(node: Node, count: int, error: str = "no good") -> list[int]:
     return receipt.ids
 
 
-def told(job: Job) -> tuple[JobState, int, int, int]:
+def told(job: RunningRedrive) -> tuple[JobState, int, int, int]:
     progress = job.progress
     return progress.state, progress.looked_at, progress.moved, progress.skipped
 
 
-async def run(node: Node, **request: object) -> Job:
+async def run(node: Node, **request: object) -> RunningRedrive:
     job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD, **request))  # type: ignore[arg-type]
     await job.ended.wait()
     return job

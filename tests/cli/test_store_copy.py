@@ -25,7 +25,7 @@ from holdfast.journal.generations import GENERATION_ROWS
 from holdfast.journal.verify import verify
 from holdfast.store import Remote, Store, open_store
 from holdfast.store.formats import FORMAT
-from holdfast.store.pages import Page, pages_of, read_page, write_page
+from holdfast.store.pages import RecordPage, pages_of, read_page, write_page
 from tests import postgres
 from tests.waiting import until_sync
 
@@ -61,7 +61,7 @@ class Place:
         with closing(self.open()) as store:
             yield store
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[RecordPage]:
         with self.opened() as store, store.view() as view:
             return list(pages_of(view))
 
@@ -88,7 +88,7 @@ class Place:
         return asyncio.run(run())
 
 
-def rows(pages: list[Page]) -> dict[tuple[int, bytes], bytes]:
+def rows(pages: list[RecordPage]) -> dict[tuple[int, bytes], bytes]:
     return {(int(page.table), key): value for page in pages for key, value in page.rows}
 
 
@@ -159,7 +159,7 @@ def _is_refused_as_in_use(store: Store, direction: tuple[str, ...]) -> bool:
 def test_an_unfinished_copy_is_not_worked_with(used: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Place(tmp_path / "target")
 
-    def break_off(*_: object) -> Iterator[Page]:
+    def break_off(*_: object) -> Iterator[RecordPage]:
         yield used.pages()[0]
         raise OSError(5, "Input/output error", "the source")
 

@@ -17,10 +17,10 @@ from holdfast.engine.schedules.records import (
     JITTER_MAX,
     RUNS_KEPT,
     CatchUp,
-    Outcome,
     Overlap,
     Rule,
     Schedule,
+    TickOutcome,
     due_at,
 )
 from holdfast.errors import (
@@ -252,9 +252,9 @@ def test_run_now(memory: Rig) -> None:
     memory.engine.schedules.pause(NAME, True, memory.now)
     memory.now += SECOND
     run = memory.engine.schedules.run(NAME, memory.now)
-    assert (run.outcome, run.tick, run.at) == (Outcome.ENQUEUED, 0, memory.now)
+    assert (run.outcome, run.tick, run.at) == (TickOutcome.ENQUEUED, 0, memory.now)
     assert ids(memory) == ["nightly@2026-03-01T00:01:00.000Z", "nightly@2026-03-01T00:01:01.000Z/asked"]
-    assert memory.engine.schedules.run(NAME, memory.now).outcome is Outcome.DUPLICATE
+    assert memory.engine.schedules.run(NAME, memory.now).outcome is TickOutcome.DUPLICATE
     assert memory.engine.schedules.get(NAME).state.enqueued == 2
 
 
@@ -264,7 +264,7 @@ def test_a_full_queue_is_tried_again_and_the_tick_is_enqueued_once(memory: Rig) 
     put(memory)
     memory.advance(MINUTE)
     (run,) = memory.engine.schedules.runs(NAME)
-    assert (run.outcome, run.message) == (Outcome.REFUSED, 0)
+    assert (run.outcome, run.message) == (TickOutcome.REFUSED, 0)
     assert run.error.startswith("queue_full: ")
     assert memory.engine.wake_at() == memory.now + schedules.RETRY
     memory.advance(schedules.RETRY)
@@ -276,11 +276,11 @@ def test_a_full_queue_is_tried_again_and_the_tick_is_enqueued_once(memory: Rig) 
     assert outcomes(memory) == [("enqueued", 60)]
     memory.consume(1)
     assert memory.engine.schedules.outcomes == {
-        Outcome.ENQUEUED: 1,
-        Outcome.DUPLICATE: 0,
-        Outcome.OVERLAP: 0,
-        Outcome.MISSED: 0,
-        Outcome.REFUSED: 2,
+        TickOutcome.ENQUEUED: 1,
+        TickOutcome.DUPLICATE: 0,
+        TickOutcome.OVERLAP: 0,
+        TickOutcome.MISSED: 0,
+        TickOutcome.REFUSED: 2,
     }
 
 

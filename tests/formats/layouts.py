@@ -147,7 +147,7 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.AUDITED, audits.audited_key(1, ID), packed(audits.Audited(1, 2, "queue", 3, (("a", "b"),), b"payload"))
     yield Table.SCHEDULES, schedules.schedule_key("space", "nightly"), None
     yield Table.SCHEDULE_STATES, schedules.schedule_key("space", "nightly"), None
-    run = schedules.Run(1, DUE, NOW, schedules.Outcome.REFUSED, ID, "error")
+    run = schedules.Run(1, DUE, NOW, schedules.TickOutcome.REFUSED, ID, "error")
     yield Table.SCHEDULE_RUNS, schedules.run_key("space", "nightly", 101), schedules.write_run(run)
     will = mqtt_records.WillRecord("topic", b"payload", 1, True, b"block")
     session = mqtt_records.SessionRecord(5, 60, NOW, DUE, will, "owner")

@@ -16,7 +16,7 @@ from holdfast.errors import DatabaseUnreachable, DatabaseUnsuitable, FormatTooOl
 from holdfast.store.formats import FORMAT
 from holdfast.store.postgres import schema
 from holdfast.store.postgres.database import Database
-from holdfast.store.postgres.session import Session
+from holdfast.store.postgres.session import DatabaseSession
 from holdfast.store.postgres.statements import STATEMENTS, TABLES
 from tests import postgres
 from tests.waiting import PATIENCE_SECONDS
@@ -50,13 +50,13 @@ def poor() -> Iterator[str]:
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
-    with closing(Session(postgres.url(postgres.own_database()), {}, PATIENCE_SECONDS)) as session:
+def session() -> Iterator[DatabaseSession]:
+    with closing(DatabaseSession(postgres.url(postgres.own_database()), {}, PATIENCE_SECONDS)) as session:
         yield session
 
 
 def version_of(database: Database) -> int:
-    with closing(Session(postgres.url(postgres.own_database()), {}, PATIENCE_SECONDS)) as session:
+    with closing(DatabaseSession(postgres.url(postgres.own_database()), {}, PATIENCE_SECONDS)) as session:
         return schema.found_version(session, database.schema)
 
 
@@ -172,7 +172,9 @@ def test_a_schema_is_made_once_whoever_starts_at_the_same_time(cell: int) -> Non
     assert version_of(Database(url, cell)) == max(schema.steps())
 
 
-def test_an_older_schema_is_brought_forward_step_by_step(database: Database, session: Session, cell: int) -> None:
+def test_an_older_schema_is_brought_forward_step_by_step(
+    database: Database, session: DatabaseSession, cell: int
+) -> None:
     steps = schema.steps()
     schema.prepare(session, cell, {1: steps[1]})
     assert version_of(database) == 1
@@ -182,7 +184,7 @@ def test_an_older_schema_is_brought_forward_step_by_step(database: Database, ses
     assert version_of(database) == max(steps)
 
 
-def test_a_step_that_fails_changes_nothing(database: Database, session: Session, cell: int) -> None:
+def test_a_step_that_fails_changes_nothing(database: Database, session: DatabaseSession, cell: int) -> None:
     database.prepare()
     newest = max(schema.steps())
     bad = {**schema.steps(), newest + 1: "CREATE TABLE half (a int); SELECT 1/0"}

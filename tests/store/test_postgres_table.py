@@ -14,11 +14,11 @@ from holdfast.core.records import Table
 from holdfast.errors import StoreError
 from holdfast.store.postgres.database import Database
 from holdfast.store.postgres.table import PostgresTable
-from holdfast.store.remote.table import Change, Disconnected, Position, Refused
+from holdfast.store.remote.table import BatchPosition, BatchRefused, Change, Disconnected
 from tests import postgres
 from tests.waiting import PATIENCE_SECONDS
 
-Outcome = Disconnected | Refused | StoreError | None
+Outcome = Disconnected | BatchRefused | StoreError | None
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_batch_is_stored_with_its_number(table: PostgresTable) -> None:
     assert (epoch, batch) == (1, 0)
     assert commit(table, epoch, 0, change(b"a", b"")) is None
     assert keys_in(table) == [b"", b"a"]
-    assert table.position() == Position(1, 1)
+    assert table.position() == BatchPosition(1, 1)
     what = Change(
         [(Table.READY, b"a", b"c")], [(Table.READY, b"")], [(Table.READY, b"b", b"2"), (Table.META, b"m", b"")]
     )
@@ -98,8 +98,8 @@ def test_a_batch_that_does_not_follow_the_last_is_refused_with_what_is_stored(ta
     assert commit(table, epoch, 0, change(b"a")) is None
     for wrong_epoch, before in ((epoch, 0), (epoch, 2), (epoch + 1, 1), (epoch - 1, 1)):
         outcome = commit(table, wrong_epoch, before, change(b"b"))
-        assert isinstance(outcome, Refused)
-        assert outcome.position == Position(epoch, 1)
+        assert isinstance(outcome, BatchRefused)
+        assert outcome.position == BatchPosition(epoch, 1)
     assert keys_in(table) == [b"a"]
 
 
@@ -108,7 +108,7 @@ def test_after_a_batch_that_failed_those_behind_it_fail(table: PostgresTable) ->
     outcomes: SimpleQueue[Outcome] = SimpleQueue()
     for before in (1, 2, 3):
         table.commit(epoch, before, before + 1, change(b"k"), outcomes.put)
-    assert all(isinstance(outcomes.get(timeout=PATIENCE_SECONDS), Refused) for _ in range(3))
+    assert all(isinstance(outcomes.get(timeout=PATIENCE_SECONDS), BatchRefused) for _ in range(3))
     assert keys_in(table) == []
 
 
@@ -122,9 +122,9 @@ def test_a_successor_fences_the_owner_before_it(table: PostgresTable, cell: int)
         outcome = commit(table, old, 1, change(b"b"))
         if isinstance(outcome, Disconnected):  # it was told before it noticed that its session had been ended
             outcome = commit(table, old, 1, change(b"b"))
-        assert isinstance(outcome, Refused)
-        assert outcome.position == Position(new, 1)
-        assert table.position() == Position(new, 1)
+        assert isinstance(outcome, BatchRefused)
+        assert outcome.position == BatchPosition(new, 1)
+        assert table.position() == BatchPosition(new, 1)
         assert commit(other, new, 1, change(b"c")) is None, "asking for the position ends no session of another process"
         assert keys_in(table) == [b"a", b"c"]
     finally:
@@ -136,7 +136,7 @@ def test_an_owner_that_hangs_inside_a_transaction_is_ended(table: PostgresTable,
     url = postgres.url(postgres.own_database())
     with psycopg.connect(url, application_name=f"holdfast:{cell}:other:writer") as hanging:
         hanging.execute(f"UPDATE holdfast_{cell:04d}.cell SET batch = batch + 1")
-        assert table.acquire() == Position(2, 0)
+        assert table.acquire() == BatchPosition(2, 0)
         with pytest.raises(psycopg.errors.AdminShutdown):
             hanging.execute("SELECT 1")
 
@@ -152,7 +152,7 @@ def test_a_batch_whose_connection_breaks_is_found_by_its_number(table: PostgresT
         wait_until_it_waits(cell)
         assert end_sessions(cell, "writer") == 1
         assert isinstance(outcomes.get(timeout=PATIENCE_SECONDS), Disconnected)
-    assert table.position() == Position(epoch, 1), "nothing of it was stored"
+    assert table.position() == BatchPosition(epoch, 1), "nothing of it was stored"
     assert commit(table, epoch, 1, change(b"b")) is None
     assert keys_in(table) == [b"a", b"b"]
 
@@ -174,7 +174,7 @@ def test_asking_for_the_position_ends_what_is_under_way(table: PostgresTable, ce
         blocking.execute(f"LOCK TABLE holdfast_{cell:04d}.records")
         table.commit(epoch, 0, 1, change(b"a"), outcomes.put)
         wait_until_it_waits(cell)
-        assert table.position() == Position(epoch, 0)
+        assert table.position() == BatchPosition(epoch, 0)
         assert isinstance(outcomes.get(timeout=PATIENCE_SECONDS), Disconnected)
     assert keys_in(table) == []
 
@@ -188,7 +188,7 @@ def test_an_idle_connection_that_was_cut_is_replaced(table: PostgresTable, cell:
     assert end_sessions(cell, "writer") == 1
     outcome = commit(table, epoch, 1, change(b"b"))
     if isinstance(outcome, Disconnected):
-        assert table.position() == Position(epoch, 1)
+        assert table.position() == BatchPosition(epoch, 1)
         outcome = commit(table, epoch, 1, change(b"b"))
     assert outcome is None
 
@@ -224,7 +224,7 @@ def test_a_view_is_of_one_moment(table: PostgresTable) -> None:
     epoch, _ = table.acquire()
     assert commit(table, epoch, 0, change(b"a")) is None
     with table.view() as view:
-        assert view.position == Position(epoch, 1)
+        assert view.position == BatchPosition(epoch, 1)
         assert commit(table, epoch, 1, Change([], [(Table.READY, b"a")], [(Table.READY, b"b", b"v")])) is None
         assert view.read([Read(Table.READY, b"", b"z", 5), Read(Table.READY, b"b")], PATIENCE_SECONDS) == [
             [(b"a", b"v")],

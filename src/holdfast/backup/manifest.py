@@ -22,7 +22,7 @@ FORMAT = 1
 STORE, RECORDS, LAKE = "store", "records", "lake"
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the journal a backup was taken: it has everything up to `last_lsn`, and nothing after it."""
 
     last_lsn: int
@@ -52,7 +52,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     """The kind of the store."""
     store_format: int
-    position: Position
+    position: JournalPosition
     size_bytes: int
     """Of the files that follow, about."""
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from holdfast import __version__, wire
 from holdfast.backup.frames import Frame, line
-from holdfast.backup.manifest import LAKE, RECORDS, STORE, Description, Position
+from holdfast.backup.manifest import LAKE, RECORDS, STORE, Description, JournalPosition
 from holdfast.core.records import Table
 from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
 from holdfast.errors import BackupFailed, CopyUnsupported
@@ -166,7 +166,7 @@ def _record(value: bytes | None, node: int) -> CellRecord:
 
 
 def _begin(store: Store, record: CellRecord, lake: Lake, size_bytes: int, clock: Callable[[], int]) -> bytes:
-    position = Position(
+    position = JournalPosition(
         last_lsn=record.next_lsn - 1,
         exported_lsn=record.exported_lsn,
         chain_hash=record.chain_hash,

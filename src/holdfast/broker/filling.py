@@ -8,10 +8,10 @@ from holdfast.core.records import Table
 from holdfast.engine.cell_record import UNFINISHED_KEY
 from holdfast.errors import StoreNotEmpty
 from holdfast.store.contract import Store
-from holdfast.store.pages import Page, clear, is_empty, load
+from holdfast.store.pages import RecordPage, clear, is_empty, load
 
 
-def fill(store: Store, pages: Iterable[Page], *, replace: bool, finish: bool = True) -> Iterator[Page]:
+def fill(store: Store, pages: Iterable[RecordPage], *, replace: bool, finish: bool = True) -> Iterator[RecordPage]:
     """Write pages into a store that has nothing, and give them back as they are durable. Until the last one is, no
     server works with it. With `replace` a store loses what it has. Without `finish` it stays unfinished."""
     if not is_empty(store) and not replace:

@@ -38,7 +38,7 @@ from holdfast.journal.manifest import manifest_path, manifests, parse, seal
 from holdfast.journal.reader import BlockReader
 from holdfast.store.contract import Store
 from holdfast.store.directory import Directory
-from holdfast.store.pages import Page, read_page
+from holdfast.store.pages import RecordPage, read_page
 
 OpenStore = Callable[[Path], Store]
 """Opens the store of the configuration, an embedded one in this directory. StoreInUse: a server works with it."""
@@ -248,7 +248,7 @@ class Restoring:
             pass
         return self._renumber(store, filling=True)
 
-    def _pages(self) -> Iterator[Page]:
+    def _pages(self) -> Iterator[RecordPage]:
         for file in self._manifest.files:
             if file.path.startswith(f"{RECORDS}/"):
                 data = b"".join(self._repository.parts(file.sha256))

@@ -10,7 +10,7 @@ from holdfast.core.records import Table
 from holdfast.engine.cell_record import UNFINISHED_KEY
 from holdfast.errors import Fenced, InvalidArgument, StoreUnfinished
 from holdfast.store.contract import Reader, Store
-from holdfast.store.pages import Page, pages_of
+from holdfast.store.pages import RecordPage, pages_of
 
 
 class Copied(NamedTuple):
@@ -51,7 +51,7 @@ def _refuse_same(source: Store, epoch: int, target: Store) -> None:
         raise InvalidArgument(field="--to", problem="names the store of --from: choose another one") from error
 
 
-def _fenced_pages(source: Store, epoch: int, view: Reader) -> Iterator[Page]:
+def _fenced_pages(source: Store, epoch: int, view: Reader) -> Iterator[RecordPage]:
     """All records. Fenced: a server was started meanwhile, and what it has stored is not among them."""
     yield from pages_of(view)
     source.write(epoch, [(Table.META, UNFINISHED_KEY, None)])

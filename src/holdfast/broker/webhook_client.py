@@ -31,7 +31,7 @@ _TEMPORARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS
 _HEADERS = [(b"content-type", b"application/json"), (b"user-agent", f"holdfast/{__version__}".encode())]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CallOutcome(msgspec.Struct, frozen=True):
     """How one call ended. `problem` is empty when the receiver accepted it."""
 
     problem: str = ""
@@ -70,21 +70,21 @@ class WebhookClient:
     async def close(self) -> None:
         await self._connections.aclose()
 
-    async def post(self, url: str, body: bytes) -> Outcome:
+    async def post(self, url: str, body: bytes) -> CallOutcome:
         """Call a receiver once."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._post(httpx.URL(url), body)
         except (httpx.InvalidURL, httpcore.UnsupportedProtocol, httpcore.LocalProtocolError) as error:
-            return Outcome(f"cannot be called: {error}", final=True)
+            return CallOutcome(f"cannot be called: {error}", final=True)
         except ReceiverNotAllowed as error:
-            return Outcome(str(error), final=True)
+            return CallOutcome(str(error), final=True)
         except (TimeoutError, httpcore.TimeoutException):
-            return Outcome("no answer in time")
+            return CallOutcome("no answer in time")
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            return Outcome(str(error) or type(error).__name__)
+            return CallOutcome(str(error) or type(error).__name__)
 
-    async def _post(self, url: httpx.URL, body: bytes) -> Outcome:
+    async def _post(self, url: httpx.URL, body: bytes) -> CallOutcome:
         if not url.host:
             raise httpx.InvalidURL("it names no host")
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
@@ -97,10 +97,10 @@ class WebhookClient:
                 if read > ANSWER_BYTES_MAX:
                     break
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            return Outcome()
+            return CallOutcome()
         final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _TEMPORARY
         after = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
-        return Outcome(f"answered {status}", final, _retry_after(after.decode("latin-1")))
+        return CallOutcome(f"answered {status}", final, _retry_after(after.decode("latin-1")))
 
 
 def _authorization(url: httpx.URL) -> list[tuple[bytes, bytes]]:

@@ -26,9 +26,9 @@ from holdfast.console.assets import Assets
 from holdfast.console.caller import ApiProblem, Caller, html, link, problem_of, read_fields, see_other
 from holdfast.console.page import Page
 from holdfast.console.pages import PAGES
-from holdfast.console.refusals import FORGED, READ_ONLY, Refused
+from holdfast.console.refusals import FORGED, READ_ONLY, PageRefused
 from holdfast.console.sampler import Sampler
-from holdfast.console.sessions import Session, Sessions
+from holdfast.console.sessions import ConsoleSession, Sessions
 from holdfast.errors import HoldfastError, RouteNotFound
 from holdfast.http_api.server.access import check_browser, check_program
 from holdfast.http_api.server.request import Request
@@ -114,7 +114,7 @@ class Console:
             return await work()
         except _LoginNeeded:
             return self._to_login(request)
-        except Refused as refused:
+        except PageRefused as refused:
             return self._failure(request, refused.status, refused.title, refused.text)
         except (HoldfastError, ApiProblem) as error:
             status, code, text = problem_of(error)
@@ -124,7 +124,7 @@ class Console:
             text = "The server's log says why. Try again; if it happens again, please report it with that log."
             return self._failure(request, 500, "Something went wrong", text)
 
-    def session_of(self, request: Request) -> Session:
+    def session_of(self, request: Request) -> ConsoleSession:
         """Who asks. Raises if nobody has signed in."""
         if not self.gate.required:
             principal = self.gate.anonymous()
@@ -146,11 +146,11 @@ class Console:
             return False
         return True
 
-    def _lasting(self, principal: Principal) -> Session:
+    def _lasting(self, principal: Principal) -> ConsoleSession:
         """The session of somebody who needs none: who comes with a certificate, or where there are no credentials."""
         csrf = hmac.digest(self._secret, principal.identity.encode(), hashlib.sha256).hex()
         now = self.node.clock()
-        return Session(principal, csrf, read_only=False, opened_at=now, used_at=now)
+        return ConsoleSession(principal, csrf, read_only=False, opened_at=now, used_at=now)
 
     async def _check_form(self, caller: Caller) -> None:
         """Refuses a form that is none of our pages', and any change in a session that is for looking only."""

@@ -11,7 +11,7 @@ from holdfast import wire
 from holdfast.auth.principal import Action, Principal
 from holdfast.broker.node import Node
 from holdfast.console.notices import notice
-from holdfast.console.sessions import Session
+from holdfast.console.sessions import ConsoleSession
 from holdfast.errors import HoldfastError, MalformedRequest, MediaTypeUnsupported
 from holdfast.http_api.server.calls import call
 from holdfast.http_api.server.request import Request
@@ -63,7 +63,7 @@ def link(*parts: str, **query: object) -> str:
 class Caller:
     """See the module."""
 
-    def __init__(self, console: Console, request: Request, session: Session) -> None:
+    def __init__(self, console: Console, request: Request, session: ConsoleSession) -> None:
         self.console = console
         self.request = request
         self.session = session

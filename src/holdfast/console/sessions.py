@@ -23,7 +23,7 @@ PER_PERSON_MAX: Final = 20
 TOKEN_BYTES: Final = 32
 
 
-class Session(msgspec.Struct):
+class ConsoleSession(msgspec.Struct):
     """Somebody who is signed in."""
 
     principal: Principal
@@ -43,7 +43,7 @@ class Sessions:
         self._settings = settings
         self._is_valid = is_valid
         self._clock = clock
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # the one used last is last
+        self._sessions: OrderedDict[bytes, ConsoleSession] = OrderedDict()  # the one used last is last
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -62,10 +62,10 @@ class Sessions:
             self._sessions.popitem(last=False)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         csrf = secrets.token_urlsafe(TOKEN_BYTES)
-        self._sessions[_digest(token)] = Session(principal, csrf, read_only, now, now)
+        self._sessions[_digest(token)] = ConsoleSession(principal, csrf, read_only, now, now)
         return token
 
-    def find(self, token: str) -> Session | None:
+    def find(self, token: str) -> ConsoleSession | None:
         """The session of a token, if it has not ended."""
         digest = _digest(token)
         session = self._sessions.get(digest)

@@ -44,7 +44,7 @@ FoundMessage = tuple[Message, list[DeliveryStatus]]
 """A live message with its status in each group."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class BrowsedPage(msgspec.Struct, frozen=True):
     """Messages, each with its partition and its status in each group. The next page begins at `cursor`; empty: there
     is none."""
 
@@ -90,14 +90,16 @@ def head_message(engine: Engine, name: QueueName, group: str, now: int) -> Messa
     return found[0][0] if found else None
 
 
-def browse_messages(engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int) -> Page:
+def browse_messages(
+    engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int
+) -> BrowsedPage:
     """A page of `browse_steps`, in one turn."""
     return finish(browse_steps(engine, name, limit, cursor, state, group, lambda: now))
 
 
 def browse_steps(
     engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, clock: Clock
-) -> Iterator[Page | None]:
+) -> Iterator[BrowsedPage | None]:
     """Live messages over all partitions, oldest first: a page, and before it None after each step.
 
     It reads a bounded number of records, live or not: those that are kept until the journal is exported may be many
@@ -136,7 +138,7 @@ def browse_steps(
     nexts = [reader.next_seq for reader in readers]
     now = clock()
     page = [item for item in found if _matches(item[1], item[2], state, group, now)]
-    yield Page(page, ",".join(map(str, nexts)) if any(nexts) else "")
+    yield BrowsedPage(page, ",".join(map(str, nexts)) if any(nexts) else "")
 
 
 class _PartitionReader:

@@ -11,7 +11,7 @@ from holdfast.core.queue import GroupKind, GroupRecord, QueueRecord, check_name,
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.stats import GroupStats, QueueStats
 from holdfast.errors import GroupExists, InvalidArgument, QueueInUse
-from holdfast.grpc_api.call import Call
+from holdfast.grpc_api.call import GrpcCall
 from holdfast.grpc_api.codecs import duration, to_duration, to_timestamp
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -115,7 +115,7 @@ def _group(record: GroupRecord) -> pb.Group:
     )
 
 
-def _queue(call: Call, name: QueueName) -> pb.Queue:
+def _queue(call: GrpcCall, name: QueueName) -> pb.Queue:
     record = call.node.queues.get(name)
     return pb.Queue(
         name=record.name,
@@ -128,7 +128,7 @@ def _queue(call: Call, name: QueueName) -> pb.Queue:
     )
 
 
-def _visible(call: Call, name: str) -> QueueName:
+def _visible(call: GrpcCall, name: str) -> QueueName:
     call.principal.require_sight(name)
     return (call.principal.namespace, check_name(name))
 
@@ -137,7 +137,7 @@ def _visible(call: Call, name: str) -> QueueName:
 
 
 @METHODS.unary("CreateQueue", pb.CreateQueueRequest, Action.ADMIN, act="queue.create")
-async def create_queue(call: Call, request: pb.CreateQueueRequest) -> pb.CreateQueueResponse:
+async def create_queue(call: GrpcCall, request: pb.CreateQueueRequest) -> pb.CreateQueueResponse:
     fields = config_fields(request.config)
     call.audit_details.update(queue=request.name, config=fields)
     name = call.queue(request.name, Action.ADMIN)
@@ -147,12 +147,12 @@ async def create_queue(call: Call, request: pb.CreateQueueRequest) -> pb.CreateQ
 
 
 @METHODS.unary("GetQueue", pb.GetQueueRequest, None)
-async def get_queue(call: Call, request: pb.GetQueueRequest) -> pb.GetQueueResponse:
+async def get_queue(call: GrpcCall, request: pb.GetQueueRequest) -> pb.GetQueueResponse:
     return pb.GetQueueResponse(queue=_queue(call, _visible(call, request.name)))
 
 
 @METHODS.unary("ListQueues", pb.ListQueuesRequest, None)
-async def list_queues(call: Call, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
+async def list_queues(call: GrpcCall, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
     size = page_size(request.page_size)
     records = call.node.queues.in_namespace(call.principal.namespace, request.prefix, request.page_token)
     seen = list(islice((record for record in records if call.principal.can_see(record.name)), size))
@@ -163,7 +163,7 @@ async def list_queues(call: Call, request: pb.ListQueuesRequest) -> pb.ListQueue
 
 
 @METHODS.unary("UpdateQueue", pb.UpdateQueueRequest, Action.ADMIN, act="queue.update")
-async def update_queue(call: Call, request: pb.UpdateQueueRequest) -> pb.UpdateQueueResponse:
+async def update_queue(call: GrpcCall, request: pb.UpdateQueueRequest) -> pb.UpdateQueueResponse:
     fields = config_fields(request.config)
     call.audit_details["config"] = fields
     name = call.queue(request.name, Action.ADMIN)
@@ -174,7 +174,7 @@ async def update_queue(call: Call, request: pb.UpdateQueueRequest) -> pb.UpdateQ
 
 
 @METHODS.unary("DeleteQueue", pb.DeleteQueueRequest, Action.ADMIN, act="queue.delete")
-async def delete_queue(call: Call, request: pb.DeleteQueueRequest) -> pb.DeleteQueueResponse:
+async def delete_queue(call: GrpcCall, request: pb.DeleteQueueRequest) -> pb.DeleteQueueResponse:
     name = call.queue(request.name, Action.ADMIN)
     try:
         messages = await call.node.queues.delete(name)
@@ -188,7 +188,7 @@ async def delete_queue(call: Call, request: pb.DeleteQueueRequest) -> pb.DeleteQ
 
 
 @METHODS.unary("PurgeQueue", pb.PurgeQueueRequest, Action.ADMIN, act="queue.purge")
-async def purge_queue(call: Call, request: pb.PurgeQueueRequest) -> pb.PurgeQueueResponse:
+async def purge_queue(call: GrpcCall, request: pb.PurgeQueueRequest) -> pb.PurgeQueueResponse:
     messages = await call.node.queues.purge(call.queue(request.name, Action.ADMIN))
     call.audit_details["messages"] = messages
     return pb.PurgeQueueResponse(messages=messages)
@@ -198,13 +198,13 @@ async def purge_queue(call: Call, request: pb.PurgeQueueRequest) -> pb.PurgeQueu
 
 
 @METHODS.unary("GetQueueStats", pb.GetQueueStatsRequest, Action.ADMIN)
-async def get_queue_stats(call: Call, request: pb.GetQueueStatsRequest) -> pb.GetQueueStatsResponse:
+async def get_queue_stats(call: GrpcCall, request: pb.GetQueueStatsRequest) -> pb.GetQueueStatsResponse:
     name = call.queue(request.name, Action.ADMIN)
     stats = await call.node.inspection.stats(name)
     return pb.GetQueueStatsResponse(stats=_stats(stats, _dead_letters(call, name)))
 
 
-def _dead_letters(call: Call, name: QueueName) -> int:
+def _dead_letters(call: GrpcCall, name: QueueName) -> int:
     """How many messages its dead queue holds, if the caller may know: one that was configured may be anybody's."""
     node = call.node
     dead = node.dead_letters.queue_of(name)
@@ -266,13 +266,13 @@ def _group_stats(stats: GroupStats) -> pb.GroupStats:
 
 
 @METHODS.unary("ListGroups", pb.ListGroupsRequest, None)
-async def list_groups(call: Call, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+async def list_groups(call: GrpcCall, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
     record = call.node.queues.get(_visible(call, request.queue))
     return pb.ListGroupsResponse(groups=[_group(group) for group in record.groups])
 
 
 @METHODS.unary("CreateGroup", pb.CreateGroupRequest, Action.CONSUME)
-async def create_group(call: Call, request: pb.CreateGroupRequest) -> pb.CreateGroupResponse:
+async def create_group(call: GrpcCall, request: pb.CreateGroupRequest) -> pb.CreateGroupResponse:
     name, group = call.queue(request.queue, Action.CONSUME), check_name(request.group, "group")
     if request.kind not in _KINDS or request.start not in _STARTS:
         raise InvalidArgument(field="kind and start", problem="are not both known")
@@ -302,7 +302,7 @@ async def create_group(call: Call, request: pb.CreateGroupRequest) -> pb.CreateG
 
 
 @METHODS.unary("DeleteGroup", pb.DeleteGroupRequest, Action.ADMIN, act="group.delete", resource="queue")
-async def delete_group(call: Call, request: pb.DeleteGroupRequest) -> pb.DeleteGroupResponse:
+async def delete_group(call: GrpcCall, request: pb.DeleteGroupRequest) -> pb.DeleteGroupResponse:
     call.audit_details["group"] = request.group
     await call.node.groups.delete(call.queue(request.queue, Action.ADMIN), check_name(request.group, "group"))
     return pb.DeleteGroupResponse()

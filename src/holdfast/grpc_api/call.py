@@ -71,7 +71,7 @@ class Context(Protocol):
 UNKNOWN = Principal(name="", namespace="", method="unknown")
 
 
-class Call:
+class GrpcCall:
     """See the module."""
 
     def __init__(self, front: GrpcFront, method: Method, context: Context) -> None:

@@ -16,7 +16,7 @@ from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.parts.subscriptions import Subscription
 from holdfast.core.commands import Leased, Verb
 from holdfast.errors import HoldfastError, InvalidArgument, StreamEnded
-from holdfast.grpc_api.call import Call, decode
+from holdfast.grpc_api.call import GrpcCall, decode
 from holdfast.grpc_api.codecs import duration, fill_deliveries, read_consumer
 from holdfast.grpc_api.enqueueing import PROTOCOL
 from holdfast.grpc_api.generated import queue_pb2 as pb
@@ -45,7 +45,7 @@ _numbers = count(1)
 
 
 @CONSUMING.stream("Consume", Action.CONSUME)
-async def consume(call: Call) -> None:
+async def consume(call: GrpcCall) -> None:
     first = await call.request(pb.ConsumeRequest)
     if first.WhichOneof("request") != "subscribe":
         raise InvalidArgument(field="request", problem="is not `subscribe`, which comes first")
@@ -65,7 +65,7 @@ async def consume(call: Call) -> None:
 class Consumer:
     """One stream, a member of its group."""
 
-    def __init__(self, call: Call, subscribe: pb.Subscribe) -> None:
+    def __init__(self, call: GrpcCall, subscribe: pb.Subscribe) -> None:
         self._call = call
         self._subscribe = subscribe
         if subscribe.on_disconnect not in _ON_DISCONNECT:

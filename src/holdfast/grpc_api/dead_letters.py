@@ -6,11 +6,11 @@ from typing import Final
 
 from holdfast.auth.fronts import redrive_rights
 from holdfast.auth.principal import Action
-from holdfast.broker.parts.redrive_jobs import Job, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import RedriveRequest, RunningRedrive
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.errors import InvalidArgument, QueueNotFound
 from holdfast.grpc_api.admin import page_size
-from holdfast.grpc_api.call import Call
+from holdfast.grpc_api.call import GrpcCall
 from holdfast.grpc_api.codecs import duration, fill_message, to_timestamp
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -21,7 +21,7 @@ RATE_MAX: Final = 1_000_000.0
 LIMIT_MAX: Final = 1 << 40
 
 
-def _filter(call: Call, chosen: pb.DeadLetterFilter, source: str) -> DeadLetterFilter:
+def _filter(call: GrpcCall, chosen: pb.DeadLetterFilter, source: str) -> DeadLetterFilter:
     now = call.node.clock()
     older, newer = chosen.HasField("older_than"), chosen.HasField("newer_than")
     return DeadLetterFilter(
@@ -37,7 +37,7 @@ def _filter(call: Call, chosen: pb.DeadLetterFilter, source: str) -> DeadLetterF
 
 
 @METHODS.unary("ListDeadLetters", pb.ListDeadLettersRequest, Action.CONSUME)
-async def list_dead_letters(call: Call, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
+async def list_dead_letters(call: GrpcCall, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
     call.principal.require_sight(request.queue)
     dead, source = redrive_rights.dead_queue(call.node, (call.principal.namespace, request.queue))
     call.principal.require(Action.CONSUME, dead[1])
@@ -57,7 +57,7 @@ async def list_dead_letters(call: Call, request: pb.ListDeadLettersRequest) -> p
 
 
 @METHODS.unary("Redrive", pb.RedriveRequest, Action.ADMIN, act="dlq.redrive", resource="queue")
-async def redrive(call: Call, request: pb.RedriveRequest) -> pb.RedriveResponse:
+async def redrive(call: GrpcCall, request: pb.RedriveRequest) -> pb.RedriveResponse:
     name = call.queue(request.queue, Action.ADMIN)
     dead, source = redrive_rights.dead_queue(call.node, name)
     to = redrive_rights.destination(
@@ -89,24 +89,24 @@ async def redrive(call: Call, request: pb.RedriveRequest) -> pb.RedriveResponse:
 
 
 @METHODS.unary("GetRedrive", pb.GetRedriveRequest, Action.ADMIN)
-async def get_redrive(call: Call, request: pb.GetRedriveRequest) -> pb.GetRedriveResponse:
+async def get_redrive(call: GrpcCall, request: pb.GetRedriveRequest) -> pb.GetRedriveResponse:
     return pb.GetRedriveResponse(job=_job(_find(call, request)))
 
 
 @METHODS.unary("CancelRedrive", pb.CancelRedriveRequest, Action.ADMIN, act="dlq.cancel", resource="queue")
-async def cancel_redrive(call: Call, request: pb.CancelRedriveRequest) -> pb.CancelRedriveResponse:
+async def cancel_redrive(call: GrpcCall, request: pb.CancelRedriveRequest) -> pb.CancelRedriveResponse:
     job = _find(call, request)
     job.cancel()
     await job.ended.wait()
     return pb.CancelRedriveResponse(job=_job(job))
 
 
-def _find(call: Call, request: pb.GetRedriveRequest | pb.CancelRedriveRequest) -> Job:
+def _find(call: GrpcCall, request: pb.GetRedriveRequest | pb.CancelRedriveRequest) -> RunningRedrive:
     dead, source = redrive_rights.dead_queue(call.node, call.queue(request.queue, Action.ADMIN))
     return call.node.redrive_jobs.get(dead, request.id, source)
 
 
-def _job(job: Job) -> pb.RedriveJob:
+def _job(job: RunningRedrive) -> pb.RedriveJob:
     request, progress = job.request, job.progress
     return pb.RedriveJob(
         id=job.id,

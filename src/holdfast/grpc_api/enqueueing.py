@@ -12,7 +12,7 @@ from holdfast.core.commands import Draft
 from holdfast.core.queue import Durability
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.grpc_api.call import Call
+from holdfast.grpc_api.call import GrpcCall
 from holdfast.grpc_api.codecs import read_draft
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.status import item_errors
@@ -26,7 +26,7 @@ _DURABILITY = {Durability.FSYNC: pb.DURABILITY_FSYNC, Durability.BUFFERED: pb.DU
 
 
 def enqueue(
-    call: Call, name: QueueName, messages: RepeatedCompositeFieldContainer[pb.Draft], atomic: bool, done: Done
+    call: GrpcCall, name: QueueName, messages: RepeatedCompositeFieldContainer[pb.Draft], atomic: bool, done: Done
 ) -> None:
     """Enqueue a batch, together with those of other calls. Raises what refuses it before anything is done."""
     front = call.front
@@ -46,7 +46,7 @@ class _PendingBatch:
     __slots__ = ("_atomic", "_count", "_done", "_errors", "_places", "_response", "drafts")
 
     def __init__(
-        self, call: Call, messages: RepeatedCompositeFieldContainer[pb.Draft], atomic: bool, done: Done
+        self, call: GrpcCall, messages: RepeatedCompositeFieldContainer[pb.Draft], atomic: bool, done: Done
     ) -> None:
         if not messages:
             raise InvalidArgument(field="messages", problem="is empty; send at least one")

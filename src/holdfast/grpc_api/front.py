@@ -20,7 +20,7 @@ from holdfast.config import Config
 from holdfast.config.kinds import split_address
 from holdfast.errors import AddressUnavailable, HoldfastError, Overloaded, RateLimited, ShuttingDown
 from holdfast.grpc_api import admin, dead_letters, messages, standard
-from holdfast.grpc_api.call import Call, Context
+from holdfast.grpc_api.call import Context, GrpcCall
 from holdfast.grpc_api.consuming import CONSUMING, Consumer
 from holdfast.grpc_api.credentials import server_credentials
 from holdfast.grpc_api.methods import Method, Methods
@@ -180,7 +180,7 @@ class GrpcFront:
 
     async def serve(self, method: Method, context: Context) -> None:
         """Serve one call to its end."""
-        call = Call(self, method, context)
+        call = GrpcCall(self, method, context)
         status = "OK"
         self.enter()
         try:
@@ -203,7 +203,7 @@ class GrpcFront:
             call.end()
             self._ended[status] = self._ended.get(status, 0) + 1
 
-    async def _serve(self, call: Call) -> None:
+    async def _serve(self, call: GrpcCall) -> None:
         method = call.method
         if method.open:
             await self._serve_stranger(call)
@@ -229,7 +229,7 @@ class GrpcFront:
                 call.undo()
             raise
 
-    async def _serve_stranger(self, call: Call) -> None:
+    async def _serve_stranger(self, call: GrpcCall) -> None:
         """A call that needs no credential: few at a time."""
         if self.open_calls >= OPEN_CALLS_MAX:
             raise Overloaded(waiting=self.open_calls)
@@ -242,7 +242,7 @@ class GrpcFront:
             self.enter()
             self.open_calls -= 1
 
-    async def _administer(self, call: Call, request: Any) -> Any:
+    async def _administer(self, call: GrpcCall, request: Any) -> Any:
         """Do an act of administration: the audit log has it before it is answered, also if it is refused. Once it has
         begun it goes on to its end, also if the client does not wait for it."""
         task = asyncio.get_running_loop().create_task(self._act(call, request))
@@ -255,7 +255,7 @@ class GrpcFront:
         if not task.cancelled():
             task.exception()  # the audit log has it; the caller, if it still waits, is told
 
-    async def _act(self, call: Call, request: Any) -> Any:
+    async def _act(self, call: GrpcCall, request: Any) -> Any:
         method = call.method
         assert method.unary is not None
         name = getattr(request, method.resource)

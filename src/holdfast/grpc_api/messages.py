@@ -11,7 +11,7 @@ from holdfast.broker.dispatch.dispatcher import releases
 from holdfast.core.commands import Leased
 from holdfast.core.queue import check_name
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.grpc_api.call import Call
+from holdfast.grpc_api.call import GrpcCall
 from holdfast.grpc_api.codecs import duration, fill_deliveries, fill_message, read_consumer
 from holdfast.grpc_api.enqueueing import PROTOCOL, enqueue
 from holdfast.grpc_api.generated import queue_pb2 as pb
@@ -30,7 +30,7 @@ PART_MESSAGES: Final = 1_000
 
 
 @METHODS.unary("Enqueue", pb.EnqueueRequest, Action.PRODUCE)
-async def enqueue_messages(call: Call, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+async def enqueue_messages(call: GrpcCall, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
     done: asyncio.Future[pb.EnqueueResponse] = asyncio.get_running_loop().create_future()
 
     def resolve(outcome: pb.EnqueueResponse | HoldfastError) -> None:
@@ -46,7 +46,7 @@ async def enqueue_messages(call: Call, request: pb.EnqueueRequest) -> pb.Enqueue
 
 
 @METHODS.unary("Lease", pb.LeaseRequest, Action.CONSUME)
-async def lease(call: Call, request: pb.LeaseRequest) -> pb.LeaseResponse:
+async def lease(call: GrpcCall, request: pb.LeaseRequest) -> pb.LeaseResponse:
     name, group = call.queue(request.queue, Action.CONSUME), request.group or DEFAULT_GROUP
     wait, left = duration(request.wait, "wait"), call.time_left()
     messages = call.node.messages
@@ -108,13 +108,13 @@ async def _settled(settled: Settled) -> pb.SettleResponse:
 
 
 @METHODS.unary("Settle", pb.SettleRequest, Action.CONSUME)
-async def settle_deliveries(call: Call, request: pb.SettleRequest) -> pb.SettleResponse:
+async def settle_deliveries(call: GrpcCall, request: pb.SettleRequest) -> pb.SettleResponse:
     name = call.queue(request.queue, Action.CONSUME)
     return await _settled(settle(call, name, request.group or DEFAULT_GROUP, request.settlements))
 
 
 @METHODS.unary("Extend", pb.ExtendRequest, Action.CONSUME)
-async def extend(call: Call, request: pb.ExtendRequest) -> pb.ExtendResponse:
+async def extend(call: GrpcCall, request: pb.ExtendRequest) -> pb.ExtendResponse:
     name = call.queue(request.queue, Action.CONSUME)
     timeout = request.timeout if request.HasField("timeout") else None
     call.node.messages.check_settle_count(len(request.leases))
@@ -130,7 +130,7 @@ async def extend(call: Call, request: pb.ExtendRequest) -> pb.ExtendResponse:
 
 
 @METHODS.stream("Read", Action.CONSUME)
-async def read(call: Call) -> None:
+async def read(call: GrpcCall) -> None:
     request = await call.request(pb.ReadRequest)
     name, group = call.queue(request.queue, Action.CONSUME), check_name(request.group, "group")
     for field, sequence in (("first", request.first), ("until", request.until)):
@@ -151,7 +151,7 @@ async def read(call: Call) -> None:
 class _Reader:
     """How far a read has come."""
 
-    def __init__(self, call: Call, request: pb.ReadRequest) -> None:
+    def __init__(self, call: GrpcCall, request: pb.ReadRequest) -> None:
         self._call = call
         self._partition = request.partition
         self._first = request.first
@@ -194,7 +194,7 @@ class _Reader:
 
 
 @METHODS.unary("Commit", pb.CommitRequest, Action.CONSUME)
-async def commit(call: Call, request: pb.CommitRequest) -> pb.CommitResponse:
+async def commit(call: GrpcCall, request: pb.CommitRequest) -> pb.CommitResponse:
     name, group = call.queue(request.queue, Action.CONSUME), check_name(request.group, "group")
     if any(sequence < 0 for sequence in request.sequences.values()):
         raise InvalidArgument(field="sequences", problem="are sequences that were read")

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from holdfast.auth.principal import Action
-from holdfast.grpc_api.call import Call
+from holdfast.grpc_api.call import GrpcCall
 
 _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)
 
-Unary = Callable[[Call, Any], Awaitable[Message]]
-Stream = Callable[[Call], Awaitable[None]]
+Unary = Callable[[GrpcCall, Any], Awaitable[Message]]
+Stream = Callable[[GrpcCall], Awaitable[None]]
 
 
 class Method(NamedTuple):
@@ -49,12 +49,14 @@ class Methods:
         *,
         act: str = "",
         resource: str = "name",
-    ) -> Callable[[Callable[[Call, _Request], Awaitable[_Response]]], Callable[[Call, _Request], Awaitable[_Response]]]:
+    ) -> Callable[
+        [Callable[[GrpcCall, _Request], Awaitable[_Response]]], Callable[[GrpcCall, _Request], Awaitable[_Response]]
+    ]:
         """A method with one request and one response."""
 
         def add(
-            handler: Callable[[Call, _Request], Awaitable[_Response]],
-        ) -> Callable[[Call, _Request], Awaitable[_Response]]:
+            handler: Callable[[GrpcCall, _Request], Awaitable[_Response]],
+        ) -> Callable[[GrpcCall, _Request], Awaitable[_Response]]:
             self.found.append(
                 Method(f"/{self.service}/{name}", right, request, unary=handler, act=act, resource=resource)
             )

@@ -9,7 +9,7 @@ from functools import partial
 from holdfast.auth.fronts.long_requests import End
 from holdfast.auth.principal import Action
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.grpc_api.call import Call, decode
+from holdfast.grpc_api.call import GrpcCall, decode
 from holdfast.grpc_api.enqueueing import enqueue
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -22,7 +22,7 @@ PRODUCING = Methods("holdfast.v1.QueueService")
 
 
 @PRODUCING.stream("Produce", Action.PRODUCE)
-async def produce(call: Call) -> None:
+async def produce(call: GrpcCall) -> None:
     stream = _Producer(call)
     writer = asyncio.get_running_loop().create_task(stream.write())
     reason: HoldfastError | None = None
@@ -50,7 +50,7 @@ def _written(end: End, writer: asyncio.Task[None]) -> None:
 class _Producer:
     """One stream: how much of it is not confirmed yet, and the confirmations to be sent."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GrpcCall) -> None:
         self._call = call
         self._queue = ""
         self._unconfirmed = 0  # batches

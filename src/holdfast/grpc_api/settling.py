@@ -10,7 +10,7 @@ from holdfast.core.commands import Settlement
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import SettleResult
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.grpc_api.call import Call
+from holdfast.grpc_api.call import GrpcCall
 from holdfast.grpc_api.codecs import plain_acks, read_settlement, to_timestamp
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.status import item_errors
@@ -37,7 +37,7 @@ class Settled(NamedTuple):
         return self.errors[min(self.errors)] if len(self.errors) == self.asked else None
 
 
-def settle(call: Call, name: QueueName, group: str, items: Sequence[pb.Settlement]) -> Settled:
+def settle(call: GrpcCall, name: QueueName, group: str, items: Sequence[pb.Settlement]) -> Settled:
     """Settle a batch. Raises what refuses it as a whole."""
     if not items:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
@@ -53,7 +53,7 @@ def settle(call: Call, name: QueueName, group: str, items: Sequence[pb.Settlemen
     return Settled(submission, len(items), errors, {})
 
 
-def _settle_any(call: Call, name: QueueName, group: str, items: Sequence[pb.Settlement]) -> Settled:
+def _settle_any(call: GrpcCall, name: QueueName, group: str, items: Sequence[pb.Settlement]) -> Settled:
     errors: dict[int, HoldfastError] = {}
     settlements: list[Settlement] = []
     places: list[int] = []

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from holdfast.errors import ServiceNotFound
-from holdfast.grpc_api.call import Call, decode
+from holdfast.grpc_api.call import GrpcCall, decode
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
 
@@ -32,7 +32,7 @@ OPEN_SECONDS: Final = 300.0
 """How long a stranger may hold a stream."""
 
 
-async def _state(call: Call) -> int:
+async def _state(call: GrpcCall) -> int:
     """Whether the node can take work now."""
     parts = await call.node.health.components()
     ready = not call.front.closing and all(part.ready for part in parts)
@@ -40,12 +40,12 @@ async def _state(call: Call) -> int:
     return int(state)
 
 
-async def _asked(call: Call) -> health_pb2.HealthCheckRequest:
+async def _asked(call: GrpcCall) -> health_pb2.HealthCheckRequest:
     return await call.request(health_pb2.HealthCheckRequest)
 
 
 @HEALTH.stream("Check", None, is_open=True)
-async def check(call: Call) -> None:
+async def check(call: GrpcCall) -> None:
     request = await _asked(call)
     if request.service and request.service not in NAMES:
         raise ServiceNotFound(service=request.service[:255], known=", ".join(NAMES))
@@ -53,7 +53,7 @@ async def check(call: Call) -> None:
 
 
 @HEALTH.stream("Watch", None, is_open=True)
-async def watch(call: Call) -> None:
+async def watch(call: GrpcCall) -> None:
     request = await _asked(call)
     known = not request.service or request.service in NAMES
     before: int | None = None
@@ -72,14 +72,14 @@ async def watch(call: Call) -> None:
 _servicer = reflection.aio.ReflectionServicer(service_names=(*NAMES, *(part.service for part in REFLECTION)))
 
 
-async def reflect(call: Call) -> None:
+async def reflect(call: GrpcCall) -> None:
     """Say which services there are, and what they take and give: for grpcurl and the like."""
     async with asyncio.timeout(OPEN_SECONDS):
         async for response in _servicer.ServerReflectionInfo(_questions(call), None):
             await call.send(response)
 
 
-async def _questions(call: Call) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+async def _questions(call: GrpcCall) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
     while (raw := await call.receive()) is not None:
         yield decode(reflection_pb2.ServerReflectionRequest, raw)
 

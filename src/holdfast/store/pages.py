@@ -25,7 +25,7 @@ _INTERNAL = frozenset({Table.RUNS, Table.MESSAGE_RUNS, Table.READY_RUNS})
 TABLES = tuple(table for table in Table if table not in _INTERNAL)
 
 
-class Page(NamedTuple):
+class RecordPage(NamedTuple):
     """Some records of a table, in the order of their keys."""
 
     table: Table
@@ -36,12 +36,12 @@ class Page(NamedTuple):
         return sum(len(key) + len(value) for key, value in self.rows)
 
 
-def pages_of(reader: Reader) -> Iterator[Page]:
+def pages_of(reader: Reader) -> Iterator[RecordPage]:
     """All records, of about `PAGE_BYTES` each time."""
     for table in TABLES:
         start, limit = b"", _FIRST_ROWS
         while rows := reader.scan(table, start, _END, limit):
-            page = Page(table, rows)
+            page = RecordPage(table, rows)
             yield page
             start = rows[-1][0] + b"\0"
             mean = max(page.size_bytes // len(rows), 1)
@@ -60,7 +60,7 @@ def clear(store: Store, epoch: int) -> None:
     store.sync()
 
 
-def load(store: Store, epoch: int, pages: Iterable[Page]) -> Iterator[Page]:
+def load(store: Store, epoch: int, pages: Iterable[RecordPage]) -> Iterator[RecordPage]:
     """Write pages, each durable before it is given back."""
     for page in pages:
         store.write(epoch, [(page.table, key, value) for key, value in page.rows])
@@ -72,15 +72,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[tuple[bytes, bytes]]]).decode
 
 
-def write_page(page: Page) -> bytes:
+def write_page(page: RecordPage) -> bytes:
     """A page as bytes, compressed."""
     return zlib.compress(_encode((int(page.table), page.rows)), 1)
 
 
-def read_page(data: bytes) -> Page:
+def read_page(data: bytes) -> RecordPage:
     """ValueError: it is none."""
     try:
         table, rows = _decode(zlib.decompress(data))
-        return Page(Table(table), rows)
+        return RecordPage(Table(table), rows)
     except (zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"it is no page of records: {error}") from error

@@ -52,7 +52,7 @@ Removable = dict[int, list[int]]
 """Message records that only these blocks still need: by shard, sequences."""
 
 
-class Position(msgspec.Struct, frozen=True):
+class LakePosition(msgspec.Struct, frozen=True):
     """Where the lake ends: with the hash that the next manifest entry will carry, and the number of entries."""
 
     last_block: int
@@ -206,17 +206,19 @@ class Exporter:
     # --- where the lake ends ----------------------------------------------------------------------------------------
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LakePosition:
         last = self._manifest.last
         manifest = self._manifest
-        return Position(last.last_block if last else 0, last.last_lsn if last else 0, manifest.head, manifest.length)
+        return LakePosition(
+            last.last_block if last else 0, last.last_lsn if last else 0, manifest.head, manifest.length
+        )
 
     @property
     def _last_lsn(self) -> int:
         """No row up to this one may be exported any more."""
         return max(self.position.last_lsn, self._exported_lsn)
 
-    def recover(self, exported_lsn: int = 0) -> Position:
+    def recover(self, exported_lsn: int = 0) -> LakePosition:
         """Find where the lake ends and remove what a crash left. Rows up to `exported_lsn` are deleted from the store.
 
         A lake that ends before that is continued, and the next entry names what is missing. Not so when its last entry

@@ -17,7 +17,7 @@ from holdfast.config.settings import LimitSettings
 from holdfast.core.commands import DeliveryStatus
 from holdfast.core.records import Message
 from holdfast.engine.browse import (
-    Page,
+    BrowsedPage,
     PartitionBounds,
     SequenceRange,
     browse_range,
@@ -66,7 +66,7 @@ class Inspection:
 
     async def browse(
         self, name: QueueName, limit: int = 100, cursor: str = "", state: str = "", group: str = ""
-    ) -> Page:
+    ) -> BrowsedPage:
         """Live messages, oldest first; nothing is leased."""
         if not 1 <= limit <= self._limits.lease_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {self._limits.lease_max}, not {limit}")

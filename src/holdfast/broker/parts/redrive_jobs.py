@@ -94,7 +94,7 @@ class _Stopped(Exception):
     """The job was cancelled, or the node is being stopped."""
 
 
-class Job:
+class RunningRedrive:
     """A redrive under way, or how it ended."""
 
     def __init__(self, job_id: str, request: RedriveRequest, progress: JobProgress | None = None) -> None:
@@ -147,7 +147,7 @@ class RedriveJobs:
         self._queues = queues
         self._dead_letters = dead_letters
         self._running_max = running_max
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, RunningRedrive] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made = 0
 
@@ -157,13 +157,15 @@ class RedriveJobs:
         for key, value in store.scan(Table.META, REQUESTS, REQUESTS[:-1] + b"\1", 1 << 30):
             job_id = key[len(REQUESTS) :]
             progress = store.get(Table.META, PROGRESS + job_id)
-            job = Job(job_id.decode(), _decode_request(value), None if progress is None else _decode_progress(progress))
+            job = RunningRedrive(
+                job_id.decode(), _decode_request(value), None if progress is None else _decode_progress(progress)
+            )
             self._jobs[job.id] = job
             if not job.ended.is_set():
                 log.info("a redrive is resumed", redrive=job.id, queue=job.request.queue, moved=job.progress.moved)
                 self._begin(job)
 
-    async def start(self, request: RedriveRequest) -> Job:
+    async def start(self, request: RedriveRequest) -> RunningRedrive:
         """Begin a job. Its request is durable before this returns, so that a restart resumes it."""
         limit = self._running_max
         if sum(1 for job in self._jobs.values() if not job.ended.is_set()) >= limit:
@@ -177,7 +179,7 @@ class RedriveJobs:
         now = self._cell.clock()
         self._made += 1
         request = replace(request, started_at=now, before_id=self._cell.engine.ids.floor)
-        job = Job(f"{now // 1000}-{self._made}", request)
+        job = RunningRedrive(f"{now // 1000}-{self._made}", request)
         self._jobs[job.id] = job
         try:
             if not request.dry_run:
@@ -198,14 +200,14 @@ class RedriveJobs:
             1 for job in self._jobs.values() if not job.ended.is_set() and job.request.dead_queue[0] == namespace
         )
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: RunningRedrive) -> None:
         task = asyncio.create_task(self._run(job))
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(job.id))
 
     def _forget(self) -> list[Op]:
         """Forget the oldest jobs that ended, of a namespace that has too many."""
-        ended: dict[str, list[Job]] = {}
+        ended: dict[str, list[RunningRedrive]] = {}
         for known in self._jobs.values():
             if known.ended.is_set():
                 ended.setdefault(known.request.dead_queue[0], []).append(known)
@@ -214,11 +216,11 @@ class RedriveJobs:
             del self._jobs[job.id]
         return [(Table.META, kind + job.key, None) for job in old for kind in (REQUESTS, PROGRESS)]
 
-    def of(self, dead_queue: QueueName, source: str = "") -> list[Job]:
+    def of(self, dead_queue: QueueName, source: str = "") -> list[RunningRedrive]:
         """Jobs on a dead queue, newest first: on all its dead letters, or on those of one queue."""
         return [job for job in reversed(self._jobs.values()) if _is_on(job, dead_queue, source)]
 
-    def get(self, dead_queue: QueueName, job_id: str, source: str = "") -> Job:
+    def get(self, dead_queue: QueueName, job_id: str, source: str = "") -> RunningRedrive:
         job = self._jobs.get(job_id)
         if job is None or not _is_on(job, dead_queue, source):
             raise RedriveNotFound(redrive=job_id)
@@ -231,7 +233,7 @@ class RedriveJobs:
         if self._tasks:
             await asyncio.wait(self._tasks.values())
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: RunningRedrive) -> None:
         try:
             while not await self._run_pass(job):
                 await job.sleep(PAUSE_SECONDS)
@@ -247,7 +249,7 @@ class RedriveJobs:
         finally:
             job.ended.set()
 
-    async def _end(self, job: Job, state: JobState, problem: str) -> None:
+    async def _end(self, job: RunningRedrive, state: JobState, problem: str) -> None:
         job.progress = replace(job.progress, state=state, problem=problem, ended_at=self._cell.clock())
         try:
             if not job.request.dry_run:
@@ -256,14 +258,14 @@ class RedriveJobs:
             # The next start resumes it, and finds nothing more to do, or what is left.
             log.warning("the end of a redrive could not be written", redrive=job.id, error=str(error))
 
-    def _stored(self, job: Job) -> JobProgress:
+    def _stored(self, job: RunningRedrive) -> JobProgress:
         """Its progress as stored: a step whose commit failed may have been written or not."""
         if job.request.dry_run:
             return JobProgress()
         value = self._cell.store.get(Table.META, PROGRESS + job.key)
         return replace(job.progress if value is None else _decode_progress(value), looked_at=0, skipped=0)
 
-    async def _run_pass(self, job: Job) -> bool:
+    async def _run_pass(self, job: RunningRedrive) -> bool:
         """Go through the dead letters. False: pause, then go through them again."""
         request = job.request
         try:
@@ -299,7 +301,7 @@ class RedriveJobs:
         return True
 
 
-def _is_on(job: Job, dead_queue: QueueName, source: str) -> bool:
+def _is_on(job: RunningRedrive, dead_queue: QueueName, source: str) -> bool:
     return job.request.dead_queue == dead_queue and source in ("", job.request.queue)
 
 

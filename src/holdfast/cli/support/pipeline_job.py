@@ -76,7 +76,7 @@ def spark_options(command: Command) -> Command:
     return command
 
 
-class Job:
+class PipelineJob:
     """A running job: its Spark session, its lake, and what it has done."""
 
     def __init__(self, spark: Any, lake: Lake, stages: Stages, bar: Bar) -> None:
@@ -136,7 +136,7 @@ def require_spark() -> None:
 
 
 @contextmanager
-def running(name: str, job_options: dict[str, Any]) -> Iterator[Job]:
+def running(name: str, job_options: dict[str, Any]) -> Iterator[PipelineJob]:
     """Start Spark, show the job's progress, and at the end its summary."""
     require_spark()
     from holdfast.pipeline.lake.lake import Lake  # noqa: PLC0415
@@ -163,7 +163,7 @@ def running(name: str, job_options: dict[str, Any]) -> Iterator[Job]:
             with stages.stage("start Spark"):
                 spark = open_session(where, f"holdfast {name}")
                 check_reach(spark, where, job_options["lake_dir"])
-            yield Job(spark, Lake(job_options["lake_dir"]), stages, bar)
+            yield PipelineJob(spark, Lake(job_options["lake_dir"]), stages, bar)
     finally:
         bar.stop()
     for plan in stages.plans:

@@ -33,7 +33,7 @@ class Unreadable(Exception):
     """The payload does not fit the handler's annotation. Retrying cannot change that."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class HandlerCall(msgspec.Struct, frozen=True):
     """How to call a handler: which parameters take the payload or its fields, and which takes the message."""
 
     signature: inspect.Signature
@@ -63,7 +63,7 @@ class Call(msgspec.Struct, frozen=True):
         return dict(bound.arguments) if self.signature.parameters else b""
 
 
-def call_of(function: Callable[..., object], asynchronous: bool, local_names: dict[str, Any]) -> Call:
+def call_of(function: Callable[..., object], asynchronous: bool, local_names: dict[str, Any]) -> HandlerCall:
     """Read a handler's signature. Raises TypeError if no message could fit it."""
     name = getattr(function, "__qualname__", repr(function))
     try:
@@ -84,7 +84,7 @@ def call_of(function: Callable[..., object], asynchronous: bool, local_names: di
             taken.append(parameter)
     payload = taken[0].name if len(taken) == 1 else None
     decode = decoder(hints.get(payload, Any)) if payload is not None else _fields(name, taken, hints)
-    return Call(signature.replace(parameters=taken), payload, decode, message)
+    return HandlerCall(signature.replace(parameters=taken), payload, decode, message)
 
 
 def _message_kind(hint: Any) -> type[Received] | None:

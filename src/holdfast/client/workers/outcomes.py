@@ -5,11 +5,11 @@ from __future__ import annotations
 from holdfast.client.times import Duration
 
 
-class Outcome(Exception):
+class JobOutcome(Exception):
     """Settles the message. It is not logged as an error."""
 
 
-class Retry(Outcome):
+class Retry(JobOutcome):
     """Nack: deliver again after `delay`, or as the queue's retry policy says. The attempt counts."""
 
     def __init__(self, error: str = "", *, delay: Duration | None = None) -> None:
@@ -17,14 +17,14 @@ class Retry(Outcome):
         self.delay = delay
 
 
-class Reject(Outcome):
+class Reject(JobOutcome):
     """Never processable: move it to the dead queue now."""
 
     def __init__(self, error: str = "") -> None:
         super().__init__(error)
 
 
-class Release(Outcome):
+class Release(JobOutcome):
     """Return it to the queue for other consumers; the attempt does not count.
 
     It is delivered again after `delay`. Without one that is a second, and twice as long each time the same worker

@@ -22,7 +22,7 @@ from holdfast.client.drafts import Properties, draft
 from holdfast.client.portal import Portal
 from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant, instant, optional_duration
-from holdfast.client.workers.arguments import Call
+from holdfast.client.workers.arguments import HandlerCall
 from holdfast.client.workers.context import client_elsewhere, client_here, sync_client_here
 
 Parameters = ParamSpec("Parameters")
@@ -56,7 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Sending(Generic[Parameters, Result]):
     """How jobs of one function are sent. The methods that take an option return another that has it too."""
 
-    def __init__(self, queue: str, call: Call, unique: Unique, options: Options = Options()) -> None:
+    def __init__(self, queue: str, call: HandlerCall, unique: Unique, options: Options = Options()) -> None:
         self.queue = queue
         self._call = call
         self._unique = unique

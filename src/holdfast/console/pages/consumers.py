@@ -11,7 +11,7 @@ from holdfast.broker.dispatch.members import Member
 from holdfast.console.caller import Caller
 from holdfast.console.live import live
 from holdfast.console.page import Pages
-from holdfast.console.refusals import Refused
+from holdfast.console.refusals import PageRefused
 from holdfast.errors import StreamEnded
 from holdfast.http_api.server.response import Response
 
@@ -98,7 +98,7 @@ async def disconnect(caller: Caller) -> Response:
         details["connected"] = connected = _end(caller, ((caller.namespace, queue), group), name)
     await audit.synced()
     if not connected:
-        raise Refused(404, "No such consumer", "It is not connected any more. Nothing was changed.")
+        raise PageRefused(404, "No such consumer", "It is not connected any more. Nothing was changed.")
     return caller.redirect("/consumers", "disconnected")
 
 

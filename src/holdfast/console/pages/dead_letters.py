@@ -12,7 +12,7 @@ from holdfast.console.caller import Caller, link, whole_number
 from holdfast.console.clusters import Cluster, clusters
 from holdfast.console.live import live
 from holdfast.console.page import Pages
-from holdfast.console.refusals import NOT_CONFIRMED, Refused
+from holdfast.console.refusals import NOT_CONFIRMED, PageRefused
 from holdfast.core.queue import DEAD_PREFIX, QueueRecord
 from holdfast.http_api.server.response import Response
 
@@ -136,7 +136,7 @@ async def _cluster(caller: Caller, fingerprint: str, source: str) -> Cluster:
     for cluster in clusters(read):
         if (cluster.fingerprint, cluster.source_queue) == (fingerprint, source):
             return cluster
-    raise Refused(404, "No such cluster", "Its dead letters are gone: somebody has redriven or purged them.")
+    raise PageRefused(404, "No such cluster", "Its dead letters are gone: somebody has redriven or purged them.")
 
 
 @PAGES.post("/dead-letters/{name}/clusters/{fingerprint}/redrive", waits=True)
@@ -183,7 +183,9 @@ async def redrive(caller: Caller) -> Response:
             try:
                 request[field] = read(text)
             except ValueError:
-                raise Refused(400, "No number", f"{field}: {text!r} is not a number. Nothing was changed.") from None
+                raise PageRefused(
+                    400, "No number", f"{field}: {text!r} is not a number. Nothing was changed."
+                ) from None
     job = msgspec.json.decode(await caller.api("POST", api_of(caller, "redrive"), request), type=wire.RedriveJob)
     return caller.redirect(_page(caller), "counted" if job.dry_run else "redriving", job.matched)
 

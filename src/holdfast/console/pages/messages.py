@@ -13,7 +13,7 @@ from holdfast.console.caller import ApiProblem, Caller, link, whole_number
 from holdfast.console.page import Pages
 from holdfast.console.pages.queue import api_of
 from holdfast.console.payloads import VIEWS, show
-from holdfast.console.refusals import Refused
+from holdfast.console.refusals import PageRefused
 from holdfast.console.snippets import snippets
 from holdfast.http_api.server.response import Header, Response
 from holdfast.units import format_duration, parse_instant
@@ -69,7 +69,7 @@ def _instant(text: str) -> int:
             text if text.endswith("Z") or "+" in text else f"{text}{':00' if len(text) == 16 else ''}Z"
         )
     except ValueError:
-        raise Refused(400, "No such time", f"{text!r} is not a time: write 2026-01-31T12:00 (UTC).") from None
+        raise PageRefused(400, "No such time", f"{text!r} is not a time: write 2026-01-31T12:00 (UTC).") from None
 
 
 def _chosen(caller: Caller) -> Chosen:
@@ -227,7 +227,7 @@ async def send(caller: Caller) -> Response:
         return caller.page(
             "send.html", status=error.problem.status, name=name, values=form, problem=error.problem.detail
         )
-    except Refused as refused:
+    except PageRefused as refused:
         return caller.page("send.html", status=400, name=name, values=form, problem=refused.text)
     to = link("queues", name, "messages", receipt.ids[0] or "") if caller.may("consume", name) else link("queues", name)
     return caller.redirect(to, "repeated" if receipt.duplicates else "sent")
@@ -242,7 +242,7 @@ def _draft(form: dict[str, str]) -> dict[str, object]:
             try:
                 msgspec.json.decode(text)
             except msgspec.DecodeError as error:
-                raise Refused(400, "No JSON", f"The payload is not JSON: {error}") from None
+                raise PageRefused(400, "No JSON", f"The payload is not JSON: {error}") from None
             draft["payload"] = msgspec.Raw(text.encode())
         case "base64":
             draft["base64"] = text.strip()

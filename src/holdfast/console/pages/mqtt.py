@@ -8,7 +8,7 @@ from holdfast.auth.principal import Action
 from holdfast.console.caller import Caller
 from holdfast.console.page import Pages
 from holdfast.console.payloads import show as show_payload
-from holdfast.console.refusals import Refused
+from holdfast.console.refusals import PageRefused
 from holdfast.http_api.server.response import Response
 from holdfast.mqtt.net.administration import MqttAdministration
 
@@ -18,7 +18,7 @@ SHOWN_MAX: Final = 200
 
 def _administration(caller: Caller) -> MqttAdministration:
     if caller.console.mqtt is None:
-        raise Refused(404, "No MQTT here", "The server has MQTT switched off (mqtt.enabled).")
+        raise PageRefused(404, "No MQTT here", "The server has MQTT switched off (mqtt.enabled).")
     return caller.console.mqtt.administration
 
 
@@ -49,7 +49,7 @@ async def disconnect(caller: Caller) -> Response:
         details["connected"] = connected = administration.disconnect(caller.namespace, owner, client_id)
     await audit.synced()
     if not connected:
-        raise Refused(404, "No such client", "It is not connected any more. Nothing was changed.")
+        raise PageRefused(404, "No such client", "It is not connected any more. Nothing was changed.")
     return caller.redirect("/mqtt-sessions", "disconnected")
 
 
@@ -79,5 +79,5 @@ async def delete_retained(caller: Caller) -> Response:
         details["retained"] = found = await administration.delete_retained(caller.namespace, topic)
     await audit.synced()
     if not found:
-        raise Refused(404, "No such message", "The topic has no retained message any more. Nothing was changed.")
+        raise PageRefused(404, "No such message", "The topic has no retained message any more. Nothing was changed.")
     return caller.redirect("/mqtt-retained", "retained-deleted")

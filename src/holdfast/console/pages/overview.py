@@ -16,7 +16,7 @@ from holdfast.console.attention import Concern
 from holdfast.console.caller import Caller
 from holdfast.console.live import live
 from holdfast.console.page import Pages
-from holdfast.console.refusals import Refused
+from holdfast.console.refusals import PageRefused
 from holdfast.console.samples import RANGES, SeriesName
 from holdfast.core.queue import QueueRecord
 from holdfast.engine.catalog import QueueName
@@ -102,5 +102,5 @@ def _visible(caller: Caller) -> Iterator[SeriesName]:
 def chosen_range(caller: Caller) -> str:
     chosen = caller.query("range", "1h")
     if chosen not in RANGES:
-        raise Refused(400, "No such range", f"It is one of {', '.join(RANGES)}.")
+        raise PageRefused(400, "No such range", f"It is one of {', '.join(RANGES)}.")
     return chosen

@@ -58,7 +58,7 @@ class Overlap(StrEnum):
     REPLACE = "replace"  # delete the other, unless it is leased, and enqueue it
 
 
-class Outcome(StrEnum):
+class TickOutcome(StrEnum):
     """What became of a tick."""
 
     ENQUEUED = "enqueued"
@@ -117,7 +117,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     number: int
     tick: int
     at: int
-    outcome: Outcome
+    outcome: TickOutcome
     message: int = 0
     error: str = ""
 

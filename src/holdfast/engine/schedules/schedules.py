@@ -17,11 +17,11 @@ from holdfast.core.records import Table
 from holdfast.engine.messages import delete_message, find_live_message
 from holdfast.engine.schedules.records import (
     CatchUp,
-    Outcome,
     Overlap,
     Run,
     Schedule,
     ScheduleState,
+    TickOutcome,
     check_schedule,
     draft_of,
     due_at,
@@ -99,7 +99,7 @@ class Schedules:
         self._counts: dict[str, int] = {}  # by namespace
         self._timers: Timers[ScheduleName] = Timers()
         self.wake_at = NEVER
-        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.outcomes = dict.fromkeys(TickOutcome, 0)
         """Runs since the cell was opened, for the metrics."""
         self.admit: Callable[[str, int, int], None] = lambda _namespace, _size_bytes, _now: None
         """Asked before a message is enqueued: its namespace, its size, the time. The broker refuses by raising."""
@@ -240,19 +240,19 @@ class Schedules:
         error = ""
         message = 0
         if schedule.catch_up is CatchUp.SKIP and now - due_at(schedule, tick) > GRACE:
-            outcome = Outcome.MISSED
+            outcome = TickOutcome.MISSED
         elif schedule.overlap is Overlap.SKIP and self._is_live(scheduled, now):
-            outcome, message = Outcome.OVERLAP, scheduled.state.message
+            outcome, message = TickOutcome.OVERLAP, scheduled.state.message
         else:
             try:
                 outcome, message = self._enqueue(scheduled, tick, now)
             except StoreError:
                 raise
             except HoldfastError as refusal:
-                outcome, error = Outcome.REFUSED, f"{refusal.code}: {refusal}"
+                outcome, error = TickOutcome.REFUSED, f"{refusal.code}: {refusal}"
                 self.refusals.append(((schedule.namespace, schedule.name), refusal))
         self._record(scheduled, tick, now, outcome, message, error)
-        if outcome is Outcome.REFUSED:
+        if outcome is TickOutcome.REFUSED:
             self._timers.set((schedule.namespace, schedule.name), now + RETRY)
         else:
             self._set_timer(scheduled)
@@ -267,7 +267,7 @@ class Schedules:
             and find_live_message(self._engine, queue, state.message, now) is not None
         )
 
-    def _enqueue(self, scheduled: Scheduled, tick: int, now: int) -> tuple[Outcome, int]:
+    def _enqueue(self, scheduled: Scheduled, tick: int, now: int) -> tuple[TickOutcome, int]:
         """Enqueue the message of a tick. Raises why that is refused; nothing is changed then but that the queue may be
         new."""
         schedule, state, engine = scheduled.schedule, scheduled.state, self._engine
@@ -279,24 +279,24 @@ class Schedules:
             raise refusal
         (message,) = reply.ids
         if reply.duplicates:
-            return Outcome.DUPLICATE, message
+            return TickOutcome.DUPLICATE, message
         if schedule.overlap is Overlap.REPLACE and tick and state.message:
             with suppress(MessageNotFound, MessageNotWaiting, QueueNotFound):  # it is done, or somebody works on it
                 delete_message(engine, (schedule.namespace, state.queue), state.message, now)
         state.queue, state.message = schedule.queue, message
-        return Outcome.ENQUEUED, message
+        return TickOutcome.ENQUEUED, message
 
     def _record(
-        self, scheduled: Scheduled, tick: int, now: int, outcome: Outcome, message: int = 0, error: str = ""
+        self, scheduled: Scheduled, tick: int, now: int, outcome: TickOutcome, message: int = 0, error: str = ""
     ) -> Run:
         """Add a run, and the state after it, to the batch."""
         schedule, state = scheduled.schedule, scheduled.state
         self.outcomes[outcome] += 1
         if not tick or state.retrying != tick:  # else it takes the place of the one that was refused
             state.runs += 1
-        if outcome is Outcome.ENQUEUED:
+        if outcome is TickOutcome.ENQUEUED:
             state.enqueued += 1
-        state.retrying = tick if outcome is Outcome.REFUSED else 0
+        state.retrying = tick if outcome is TickOutcome.REFUSED else 0
         if tick and not state.retrying:
             state.ticked = tick
             scheduled.find_tick()

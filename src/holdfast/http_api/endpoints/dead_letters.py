@@ -9,7 +9,7 @@ import msgspec
 from holdfast import wire
 from holdfast.auth.fronts import redrive_rights
 from holdfast.auth.principal import Action
-from holdfast.broker.parts.redrive_jobs import Job, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import RedriveRequest, RunningRedrive
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination
@@ -283,12 +283,12 @@ async def purge(request: Request) -> Response:
     return response(wire.Purged(purged))
 
 
-def _job(request: Request) -> Job:
+def _job(request: Request) -> RunningRedrive:
     dead, source = dead_queue(request)
     return request.node.redrive_jobs.get(dead, request.parameters[1], source)
 
 
-def _to_wire(job: Job) -> wire.RedriveJob:
+def _to_wire(job: RunningRedrive) -> wire.RedriveJob:
     request, progress = job.request, job.progress
     return wire.RedriveJob(
         id=job.id,

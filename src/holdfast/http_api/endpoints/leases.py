@@ -26,7 +26,14 @@ from holdfast.http_api.codecs.json_slices import BulkArray, is_cheap, read_bulk
 from holdfast.http_api.codecs.shapes import read_consumer, read_settlement
 from holdfast.http_api.codecs.values import decode, duration
 from holdfast.http_api.server.request import Request
-from holdfast.http_api.server.response import DeferredResponse, Outcome, Response, TaskResponse, item_error, response
+from holdfast.http_api.server.response import (
+    DeferredResponse,
+    EndpointResult,
+    Response,
+    TaskResponse,
+    item_error,
+    response,
+)
 from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import format_instant
 
@@ -71,7 +78,7 @@ def _lease_options(body: wire.Lease, principal: Principal) -> _LeaseOptions:
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
 )
-def lease(request: Request) -> Outcome:
+def lease(request: Request) -> EndpointResult:
     """Lease up to 1,000 deliveries; wait for the first if there is none.
 
     What was leased for a client that disconnects while it waits is released. No deliveries in the response means that
@@ -157,7 +164,7 @@ def _settled(
     errors=(QueueNotFound, GroupNotFound, LeaseLost, LimitExceeded),
     bulk=True,
 )
-def settle(request: Request) -> Outcome:
+def settle(request: Request) -> EndpointResult:
     """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
 
     All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are

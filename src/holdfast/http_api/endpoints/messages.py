@@ -40,7 +40,7 @@ from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Re
 from holdfast.http_api.server.response import (
     ARROW,
     DeferredResponse,
-    Outcome,
+    EndpointResult,
     Response,
     TaskResponse,
     item_error,
@@ -138,7 +138,7 @@ def _identified_items(
     headers=("Idempotency-Key", *HEADERS),
     bulk=True,
 )
-def enqueue(request: Request) -> Outcome:
+def enqueue(request: Request) -> EndpointResult:
     """Enqueue 1 to 10,000 messages.
 
     All of them are one commit, and the response is sent when it is durable. A message that is wrong is reported by its
@@ -301,7 +301,7 @@ def _stored(request: Request, pending: _PendingEnqueue) -> DeferredResponse:
 class _PendingEnqueue:
     """The messages of a request: `drafts` are the valid ones, at `places`; `errors` say what is wrong with the others.
 
-    As an outcome (see `Outcome`) it enqueues them together with those of other requests.
+    As an outcome (see `EndpointResult`) it enqueues them together with those of other requests.
     """
 
     __slots__ = ("_response", "atomic", "count", "drafts", "errors", "places", "request", "size_bytes")

@@ -37,7 +37,7 @@ Header = tuple[bytes, bytes]
 encode = msgspec.json.Encoder().encode
 
 
-class Outcome(Protocol):
+class EndpointResult(Protocol):
     """What an endpoint's handler gives: a response, or how it comes about."""
 
     def deliver(self, request: Request) -> None:

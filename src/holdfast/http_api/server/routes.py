@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast.errors import HoldfastError, MalformedRequest
-from holdfast.http_api.server.response import Outcome, Response, TaskResponse
+from holdfast.http_api.server.response import EndpointResult, Response, TaskResponse
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.request import Request
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SMALL_BYTES_MAX: Final = 1 << 20
 """The largest body of an endpoint that takes no messages: a redrive by ids can have 40,000 of them."""
 
-InlineHandler = Callable[["Request"], Outcome]
+InlineHandler = Callable[["Request"], EndpointResult]
 """Called when the whole body is in `Request.content`, unless that is a form. It waits for nothing."""
 
 CoroutineHandler = Callable[["Request"], Coroutine[Any, Any, Response]]

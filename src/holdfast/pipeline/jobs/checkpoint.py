@@ -28,7 +28,7 @@ KEY_BYTES = 32
 OPTION = "--checkpoint-key"
 
 
-class Position(msgspec.Struct, frozen=True):
+class ProvedPosition(msgspec.Struct, frozen=True):
     """How far a manifest is proved."""
 
     entries: int
@@ -46,7 +46,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     proved_at: str
     """When its last proof was made."""
-    positions: dict[int, Position]
+    positions: dict[int, ProvedPosition]
     """By node."""
     segments: int
     events: int

@@ -49,7 +49,7 @@ class Setting(msgspec.Struct, frozen=True):
         return "set:" + ".".join(map(str, self.path))
 
 
-class Changes(msgspec.Struct, frozen=True):
+class PayloadChanges(msgspec.Struct, frozen=True):
     """The changes to make to payloads."""
 
     settings: tuple[Setting, ...] = ()
@@ -60,7 +60,7 @@ class Changes(msgspec.Struct, frozen=True):
         return bool(self.settings or self.function)
 
 
-def changes(sets: Sequence[str], function: str = "") -> Changes:
+def changes(sets: Sequence[str], function: str = "") -> PayloadChanges:
     """Parse the options of the command line."""
     settings: list[Setting] = []
     for text in sets:
@@ -69,7 +69,7 @@ def changes(sets: Sequence[str], function: str = "") -> Changes:
             raise InvalidArgument(field="--set", problem=f"is payload.FIELD = EXPRESSION, not {text!r}")
         path: Path = tuple(int(index) if index else name or quoted for name, quoted, index in _STEP.findall(match[1]))
         settings.append(Setting(path, match[2].strip()))
-    return Changes(tuple(settings), function)
+    return PayloadChanges(tuple(settings), function)
 
 
 def load_function(name: str) -> Transform:
@@ -86,7 +86,7 @@ def load_function(name: str) -> Transform:
     return transform
 
 
-def with_values(dead_letters: DataFrame, wanted: Changes) -> DataFrame:
+def with_values(dead_letters: DataFrame, wanted: PayloadChanges) -> DataFrame:
     """Dead letters with the values to set, as JSON. They have a column `text`."""
     with payload_fields.sql_errors_as("--set"):
         found = payload_fields.with_fields(dead_letters, *[setting.expression for setting in wanted.settings])
@@ -96,7 +96,9 @@ def with_values(dead_letters: DataFrame, wanted: Changes) -> DataFrame:
     return found
 
 
-def changed(dead_letters: DataFrame, wanted: Changes) -> Iterator[tuple[DeadLetter, bytes | TransformError | None]]:
+def changed(
+    dead_letters: DataFrame, wanted: PayloadChanges
+) -> Iterator[tuple[DeadLetter, bytes | TransformError | None]]:
     """Each dead letter of `with_values` with its new payload; None: the function declines it."""
     function = load_function(wanted.function) if wanted.function else None
     own = DEAD_LETTERS.names if function else ("letter_id", "payload")

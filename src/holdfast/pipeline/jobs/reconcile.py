@@ -49,7 +49,7 @@ from holdfast.pipeline.build import fold, recipients, shuffle
 from holdfast.pipeline.build.recipients import with_changes
 from holdfast.pipeline.build.shuffle import PACK_ROWS, id_ranges, sample_of
 from holdfast.pipeline.jobs import reconcile_task
-from holdfast.pipeline.jobs.checkpoint import Checkpoint, CheckpointFile, Position
+from holdfast.pipeline.jobs.checkpoint import Checkpoint, CheckpointFile, ProvedPosition
 from holdfast.pipeline.lake import arrow, tables
 from holdfast.pipeline.lake.arrow import GROUPS_SCHEMA
 from holdfast.pipeline.lake.lake import Lake
@@ -245,10 +245,10 @@ class _Reconciliation:
         )
         proof.sealed = True
 
-    def _position(self, node: int) -> Position:
+    def _position(self, node: int) -> ProvedPosition:
         entries, last_lsn = self._proved[node]
         lines = manifest_path(self._lake.path / "journal", node).read_bytes().split(b"\n", entries)
-        return Position(entries, seal(lines[entries - 1]), last_lsn)
+        return ProvedPosition(entries, seal(lines[entries - 1]), last_lsn)
 
     # --- chain ------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from holdfast import wire
 from holdfast.client import SyncClient
 from holdfast.core.queue import DEAD_PREFIX
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline.jobs.payload_changes import Changes, TransformError, changed, changes, with_values
+from holdfast.pipeline.jobs.payload_changes import PayloadChanges, TransformError, changed, changes, with_values
 from holdfast.pipeline.jobs.payload_fields import matching, with_text
 from holdfast.pipeline.lake.delta import spark_path
 from holdfast.pipeline.lake.job_runs import JobRun, RunStore, Unmoved
@@ -58,7 +58,7 @@ def choose(dead_letters: DataFrame, queue: str, where: str = "", namespace: str 
     return matching(waiting, where).orderBy("letter_id")
 
 
-def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
+def sample(chosen: DataFrame, wanted: PayloadChanges) -> list[dict[str, object]]:
     """A few of the selected dead letters with their new payloads, as a preview."""
     few = chosen.limit(SAMPLE)
     columns = ("letter_id", "source_queue", "source_group", "died_at", "reason", "error")
@@ -72,7 +72,7 @@ def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
     return list(rows.values())
 
 
-def keep_unchangeable(chosen: DataFrame, wanted: Changes, run: JobRun) -> None:
+def keep_unchangeable(chosen: DataFrame, wanted: PayloadChanges, run: JobRun) -> None:
     """Count in the run, for a dry run, the dead letters that would stay because their payloads cannot be changed."""
     for dead_letter, new in changed(with_values(chosen, wanted), wanted):
         if new is None or isinstance(new, TransformError):

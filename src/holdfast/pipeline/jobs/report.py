@@ -81,7 +81,7 @@ class Deaths(msgspec.Struct, frozen=True):
     dead_queue: str | None = None
 
 
-class Consumer(msgspec.Struct, frozen=True):
+class ReportedConsumer(msgspec.Struct, frozen=True):
     namespace: str
     queue: str
     group: str | None
@@ -97,7 +97,7 @@ class Report(msgspec.Struct, kw_only=True):
     step_minutes: int
     summaries: list[QueueSummary]
     deaths: list[Deaths]
-    consumers: list[Consumer]
+    consumers: list[ReportedConsumer]
     forecasts: list[Forecast] = []
     """Of groups that have something to do."""
     objectives: list[Objective] = []
@@ -324,11 +324,11 @@ def _deaths(inside: DataFrame) -> list[Deaths]:
     return [Deaths(row[0], row[1], row[2] or "", *row[3:]) for row in rows]
 
 
-def _consumers(inside: DataFrame) -> list[Consumer]:
+def _consumers(inside: DataFrame) -> list[ReportedConsumer]:
     """The slowest consumers, by the 95th percentile of their processing times."""
     timed = inside.where("outcome = 'acked' AND consumer IS NOT NULL AND processing_ms IS NOT NULL")
     measured = timed.groupBy("namespace", "queue", "group", "consumer").agg(
         F.count("*").alias("acked"), F.percentile_approx("processing_ms", [0.5, 0.95], 1000).alias("times")
     )
     rows = measured.orderBy(F.desc(F.col("times")[1]), "consumer").limit(CONSUMERS_MAX).collect()
-    return [Consumer(*row[:5], *row[5]) for row in rows]
+    return [ReportedConsumer(*row[:5], *row[5]) for row in rows]

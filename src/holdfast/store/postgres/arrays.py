@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct as Layout
 
-from holdfast.store.remote.table import Position
+from holdfast.store.remote.table import BatchPosition
 
 _BYTEA = 17
 _EMPTY = Layout(">iiI").pack(0, 0, _BYTEA)
@@ -35,7 +35,7 @@ def bytea_array(values: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def read_position(row: Sequence[bytes | None]) -> Position:
+def read_position(row: Sequence[bytes | None]) -> BatchPosition:
     """The row of the table `cell`: epoch and batch."""
     epoch, batch = row
-    return Position(read_bigint(epoch or b""), read_bigint(batch or b""))
+    return BatchPosition(read_bigint(epoch or b""), read_bigint(batch or b""))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.errors import DatabaseUnsuitable
-from holdfast.store.postgres.session import Session
+from holdfast.store.postgres.session import DatabaseSession
 
 OLDEST_SERVER: Final = 14  # the oldest that is still maintained
 CHECK_SECONDS: Final = 10.0
@@ -20,7 +20,7 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('full_page_wr
 """
 
 
-def check(session: Session, database: str) -> list[str]:
+def check(session: DatabaseSession, database: str) -> list[str]:
     """Refuse a database that cannot hold queues. Returns warnings about one that can."""
     values = [(value or b"").decode() for value in session.script(_LOOK, CHECK_SECONDS)[0]]
     pid, fsync, full_pages, encoding, version, followers = values

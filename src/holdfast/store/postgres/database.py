@@ -18,7 +18,7 @@ from holdfast.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
 from holdfast.store.postgres import checks, schema
 from holdfast.store.postgres.arrays import read_bigint
 from holdfast.store.postgres.failures import Rejected, translate
-from holdfast.store.postgres.session import Call, Session
+from holdfast.store.postgres.session import BoundStatement, DatabaseSession
 from holdfast.store.postgres.statements import STATEMENTS, Statement, of_kinds
 from holdfast.store.remote.table import Disconnected
 
@@ -123,7 +123,7 @@ class Database:
         """Check the database and the version of the schema; change nothing. Returns warnings."""
         return self._set_up(schema.look)
 
-    def _set_up(self, work: Callable[[Session, int], object]) -> list[str]:
+    def _set_up(self, work: Callable[[DatabaseSession, int], object]) -> list[str]:
         try:
             with closing(self._connect("setup", CONNECT_SECONDS)) as session:
                 warnings = checks.check(session, self.name)
@@ -149,7 +149,9 @@ class Database:
         """Whether a server is connected to write this cell."""
         try:
             with closing(self.open(CONTROL)) as session:
-                [[(count,)]] = session.run([Call(STATEMENTS["connected"], (self.writers.encode(),))], STATEMENT_SECONDS)
+                [[(count,)]] = session.run(
+                    [BoundStatement(STATEMENTS["connected"], (self.writers.encode(),))], STATEMENT_SECONDS
+                )
         except Disconnected as error:
             failure = self._unreachable(error.problem)
         except Rejected as error:
@@ -158,7 +160,7 @@ class Database:
             return read_bigint(count or b"") > 0
         raise failure
 
-    def open(self, role: str, seconds: float = CONNECT_SECONDS) -> Session:
+    def open(self, role: str, seconds: float = CONNECT_SECONDS) -> DatabaseSession:
         """A session for the records. Raises Disconnected if there is none in that time."""
         until = time.monotonic() + seconds
         session = self._connect(role, seconds)
@@ -184,5 +186,5 @@ class Database:
         """What it means for a table that the server rejected something."""
         return Disconnected(error.problem) if error.passing else translate(error, self.name)
 
-    def _connect(self, role: str, seconds: float) -> Session:
-        return Session(self._url, {**_CONNECTION, "application_name": self.application_name(role)}, seconds)
+    def _connect(self, role: str, seconds: float) -> DatabaseSession:
+        return DatabaseSession(self._url, {**_CONNECTION, "application_name": self.application_name(role)}, seconds)

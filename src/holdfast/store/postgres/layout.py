@@ -12,7 +12,7 @@ from holdfast.core.effects import Read
 from holdfast.core.records import Table
 from holdfast.store.contract import Found, Rows
 from holdfast.store.postgres.arrays import bigint, bytea_array
-from holdfast.store.postgres.session import Call, Row
+from holdfast.store.postgres.session import BoundStatement, Row
 from holdfast.store.postgres.statements import STATEMENTS
 from holdfast.store.remote.table import Change
 
@@ -25,14 +25,14 @@ HOME: Final = {table: next((name for name, own in _NAMED.items() if table in own
 _PREFIX: Final = {table: bytes([table]) for table in Table}
 
 
-def call(name: str, *parameters: bytes) -> Call:
+def call(name: str, *parameters: bytes) -> BoundStatement:
     """A call of a statement by its name."""
-    return Call(STATEMENTS[name], parameters)
+    return BoundStatement(STATEMENTS[name], parameters)
 
 
-def change_calls(change: Change) -> list[Call]:
+def change_calls(change: Change) -> list[BoundStatement]:
     """What stores a change: ranges, then deleted keys, then records."""
-    calls: list[Call] = []
+    calls: list[BoundStatement] = []
     prefix, home = _PREFIX, HOME
     ranges: dict[str, tuple[list[bytes], list[bytes]]] = {}
     for table, start, end in change.ranges:
@@ -53,10 +53,10 @@ def change_calls(change: Change) -> list[Call]:
     return calls
 
 
-def read_calls(reads: Sequence[Read]) -> list[Call]:
+def read_calls(reads: Sequence[Read]) -> list[BoundStatement]:
     """What asks for all of these: one call for the single records of a table of the schema, one for each range."""
     wanted: dict[str, list[bytes]] = {}
-    scans: list[Call] = []
+    scans: list[BoundStatement] = []
     for table, key, end, limit in reads:
         prefix = _PREFIX[table]
         if end is None:

@@ -12,8 +12,8 @@ from holdfast.store.postgres.arrays import read_position
 from holdfast.store.postgres.database import READER, VIEW, Database
 from holdfast.store.postgres.failures import Rejected
 from holdfast.store.postgres.layout import answers, call, read_calls
-from holdfast.store.postgres.session import Session
-from holdfast.store.remote.table import Disconnected, Position
+from holdfast.store.postgres.session import DatabaseSession
+from holdfast.store.remote.table import BatchPosition, Disconnected
 
 RETRY_SECONDS = 0.05
 VIEW_SECONDS = 30.0  # for one read of a view: pages of many megabytes, that nobody waits for
@@ -26,7 +26,7 @@ class Reads:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = Lock()
-        self._session: Session | None = None
+        self._session: DatabaseSession | None = None
 
     def read(self, reads: Sequence[Read], timeout_seconds: float) -> list[Found]:
         """What each of these asks for, in one round trip, all of one moment."""
@@ -43,7 +43,7 @@ class Reads:
             self._session = self._connect(until)
             return self._read(self._session, reads, until)
 
-    def _connect(self, until: float) -> Session:
+    def _connect(self, until: float) -> DatabaseSession:
         """A new session, tried again and again: the server may be starting."""
         while True:
             try:
@@ -53,7 +53,7 @@ class Reads:
                     raise
             time.sleep(RETRY_SECONDS)
 
-    def _read(self, session: Session, reads: Sequence[Read], until: float) -> list[Found]:
+    def _read(self, session: DatabaseSession, reads: Sequence[Read], until: float) -> list[Found]:
         try:
             return answers(reads, session.run(read_calls(reads), until - time.monotonic()))
         except Disconnected:
@@ -90,7 +90,7 @@ class View:
             self._session.close()
             failure = database.failure(error)
         else:
-            self.position: Position = read_position(row)
+            self.position: BatchPosition = read_position(row)
             return
         raise failure
 

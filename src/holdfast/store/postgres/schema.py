@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.errors import DatabaseUnsuitable, FormatTooOld, FormatUnknown
 from holdfast.store.formats import FORMAT
 from holdfast.store.postgres.failures import NO_RIGHT, Rejected
-from holdfast.store.postgres.session import Session
+from holdfast.store.postgres.session import DatabaseSession
 from holdfast.store.postgres.statements import script, scripts
 
 SCHEMA_SECONDS: Final = 60.0  # for a script; a step may have to rewrite a table
@@ -31,7 +31,7 @@ def steps() -> dict[int, str]:
     return {int(name.removeprefix(_PREFIX)): script(name) for name in scripts(_PREFIX)}
 
 
-def found_version(session: Session, schema: str) -> int:
+def found_version(session: DatabaseSession, schema: str) -> int:
     """The version of a schema; 0 if there is none."""
     look = f"SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = '{schema}'"  # noqa: S608 - its name is ours
     rows = session.script(look, SCHEMA_SECONDS)
@@ -45,7 +45,7 @@ def found_version(session: Session, schema: str) -> int:
     return int(told.removeprefix(_COMMENT)) if rows else 0
 
 
-def prepare(session: Session, cell: int, known: dict[int, str] | None = None) -> None:
+def prepare(session: DatabaseSession, cell: int, known: dict[int, str] | None = None) -> None:
     """Make the schema, or bring it to the newest version that this code knows."""
     known = steps() if known is None else known
     schema = schema_name(cell)
@@ -54,7 +54,7 @@ def prepare(session: Session, cell: int, known: dict[int, str] | None = None) ->
         _check_format(session, schema)
 
 
-def look(session: Session, cell: int, known: dict[int, str] | None = None) -> int:
+def look(session: DatabaseSession, cell: int, known: dict[int, str] | None = None) -> int:
     """The version of the schema, 0 if there is none. Refuses one that this code cannot use."""
     newest = max(steps() if known is None else known)
     schema = schema_name(cell)
@@ -68,7 +68,7 @@ def look(session: Session, cell: int, known: dict[int, str] | None = None) -> in
     return found
 
 
-def _bring_forward(session: Session, schema: str, cell: int, known: dict[int, str]) -> None:
+def _bring_forward(session: DatabaseSession, schema: str, cell: int, known: dict[int, str]) -> None:
     """Under the lock look again, since another server may have done it meanwhile."""
     try:
         session.script(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})", SCHEMA_SECONDS)
@@ -101,7 +101,7 @@ def _no_right(schema: str, problem: str) -> DatabaseUnsuitable:
     )
 
 
-def _check_format(session: Session, schema: str) -> None:
+def _check_format(session: DatabaseSession, schema: str) -> None:
     """The records' own format: it counts up with core/records.py, whatever the schema."""
     [(found,)] = session.script(f"SELECT format FROM {schema}.cell", SCHEMA_SECONDS)  # noqa: S608 - its name is ours
     number = int(found or b"0")

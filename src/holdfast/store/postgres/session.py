@@ -32,14 +32,14 @@ _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _BINARY = pq.Format.BINARY
 
 
-class Call(NamedTuple):
+class BoundStatement(NamedTuple):
     """A statement with its parameters, in PostgreSQL's binary format."""
 
     statement: Statement
     parameters: tuple[bytes, ...]
 
 
-class Session:
+class DatabaseSession:
     """A connection to the database at `url`; `parameters` of libpq override those in it. Opening it takes no longer
     than so many seconds."""
 
@@ -107,12 +107,12 @@ class Session:
 
     # --- pipelines --------------------------------------------------------------------------------------------------
 
-    def run(self, calls: Sequence[Call], seconds: float) -> list[list[Row]]:
+    def run(self, calls: Sequence[BoundStatement], seconds: float) -> list[list[Row]]:
         """The rows of each call. Raises Rejected if the server rejects one: then nothing of them was done."""
         until = time.monotonic() + seconds
         return self._finish(self.send(calls), until)
 
-    def send(self, calls: Sequence[Call]) -> Pipeline:
+    def send(self, calls: Sequence[BoundStatement]) -> Pipeline:
         """Begin `run`, without waiting. Several may be under way."""
         connection = self._connection
         with _lost_if_it_fails():

@@ -21,9 +21,9 @@ from holdfast.store.postgres.database import CONTROL, STATEMENT_SECONDS, WRITER,
 from holdfast.store.postgres.failures import Rejected
 from holdfast.store.postgres.layout import call, change_calls
 from holdfast.store.postgres.reads import Reads, View
-from holdfast.store.postgres.session import Call, Row
+from holdfast.store.postgres.session import BoundStatement, Row
 from holdfast.store.postgres.writer import COMMIT_SECONDS, Writer
-from holdfast.store.remote.table import Change, Committed, Disconnected, Position, TableReadDone
+from holdfast.store.remote.table import BatchPosition, Change, Committed, Disconnected, TableReadDone
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -47,15 +47,15 @@ class PostgresTable:
 
     # --- ownership --------------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Position:
+    def acquire(self) -> BatchPosition:
         """Store a new epoch. An owner that hangs inside a transaction holds the cell's row: its session is ended."""
         return self._control(self._database.writers, call("acquire"))
 
-    def position(self) -> Position:
+    def position(self) -> BatchPosition:
         """What is stored, once nothing of this process is under way any more."""
         return self._control(self._database.application_name(WRITER), call("position"))
 
-    def _control(self, writers: str, question: Call) -> Position:
+    def _control(self, writers: str, question: BoundStatement) -> BatchPosition:
         """End the sessions of these writers, and ask. Our own connection is closed before: the server may not have
         noticed that yet."""
         self._writer.disconnect(COMMIT_SECONDS)
@@ -64,7 +64,7 @@ class PostgresTable:
             raise Disconnected("a session of the last owner does not end")
         return read_position(row)
 
-    def _ask(self, calls: list[Call]) -> list[list[Row]]:
+    def _ask(self, calls: list[BoundStatement]) -> list[list[Row]]:
         with closing(self._database.open(CONTROL)) as session:
             try:
                 return session.run(calls, STATEMENT_SECONDS)

@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 from holdfast.errors import StoreError
 from holdfast.store.postgres.database import WRITER, Database
 from holdfast.store.postgres.failures import FENCED, Rejected
-from holdfast.store.postgres.session import Call, Pipeline, Session
-from holdfast.store.remote.table import Committed, Disconnected, Position, Refused
+from holdfast.store.postgres.session import BoundStatement, DatabaseSession, Pipeline
+from holdfast.store.remote.table import BatchPosition, BatchRefused, Committed, Disconnected
 
 COMMIT_SECONDS: Final = 10.0
 """Without an answer for so long, the connection is taken for broken."""
 
 
 class _Batch(NamedTuple):
-    calls: Sequence[Call]
+    calls: Sequence[BoundStatement]
     done: Committed
 
 
@@ -44,12 +44,12 @@ class Writer:
         self._lock = Lock()  # of what the thread is ordered to do
         self._orders: deque[_Batch | Event | None] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._session: Session | None = None
+        self._session: DatabaseSession | None = None
         self._under_way: deque[_UnderWay] = deque()
         self._thread = Thread(target=self._serve, name="holdfast-postgres-writer", daemon=True)
         self._thread.start()
 
-    def commit(self, calls: Sequence[Call], done: Committed) -> None:
+    def commit(self, calls: Sequence[BoundStatement], done: Committed) -> None:
         """Store a batch, in one transaction."""
         self._order(_Batch(calls, done))
         time.sleep(0)  # else the thread waits for the GIL until the caller's has nothing to do
@@ -134,10 +134,10 @@ class Writer:
             done = self._under_way.popleft().done
             done(None if pipeline.rejected is None else self._outcome(pipeline.rejected))
 
-    def _outcome(self, error: Rejected) -> Disconnected | Refused | StoreError:
+    def _outcome(self, error: Rejected) -> Disconnected | BatchRefused | StoreError:
         if error.state == FENCED:
             epoch, batch = map(int, error.detail.split())
-            return Refused(Position(epoch, batch))
+            return BatchRefused(BatchPosition(epoch, batch))
         return self._database.failure(error)
 
     def _drop(self, error: Disconnected) -> None:

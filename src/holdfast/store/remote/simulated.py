@@ -15,7 +15,7 @@ from holdfast import threads
 from holdfast.core.effects import DeleteUntil, Op, Read
 from holdfast.store.contract import Found
 from holdfast.store.memory import MemoryDisk, MemoryStore
-from holdfast.store.remote.table import Change, Committed, Disconnected, Position, Refused, TableReadDone
+from holdfast.store.remote.table import BatchPosition, BatchRefused, Change, Committed, Disconnected, TableReadDone
 
 Later = Callable[[Callable[[], None]], None]
 
@@ -35,12 +35,12 @@ class SimulatedServer:
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
-        self.position = Position(0, 0)
+        self.position = BatchPosition(0, 0)
         self.away = False
         self.commits = 0
         self._numbers: list[int] = []  # of the batches that are stored
 
-    def acquire(self) -> Position:
+    def acquire(self) -> BatchPosition:
         """A new epoch."""
         self.position = self.position._replace(epoch=self.position.epoch + 1)
         return self.position
@@ -48,13 +48,13 @@ class SimulatedServer:
     def commit(self, epoch: int, before: int, after: int, change: Change) -> None:
         """Store a batch, or raise Refused."""
         if self.position != (epoch, before):
-            raise Refused(self.position)
+            raise BatchRefused(self.position)
         ops: list[Op] = [(table, key, DeleteUntil(end)) for table, key, end in change.ranges]
         ops += [(table, key, None) for table, key in change.deletes]
         ops += change.puts
         self.disk.apply(ops)
         self._numbers.append(after)
-        self.position = Position(epoch, after)
+        self.position = BatchPosition(epoch, after)
         self.commits += 1
 
     def go_back(self, batches: int) -> None:
@@ -92,13 +92,13 @@ class SimulatedTable:
         if self.server.away:
             raise Disconnected("the server does not answer")
 
-    def acquire(self) -> Position:
+    def acquire(self) -> BatchPosition:
         """Take the server over."""
         self._end_connection()
         self._reached()
         return self.server.acquire()
 
-    def position(self) -> Position:
+    def position(self) -> BatchPosition:
         """What is stored; what this client has under way ends without it."""
         self._end_connection()
         self._reached()
@@ -113,14 +113,14 @@ class SimulatedTable:
         connection = self._connection
 
         def run() -> None:
-            result: Disconnected | Refused | None = None
+            result: Disconnected | BatchRefused | None = None
             fault = self._plan()
             if connection != self._connection or self._failed or self.server.away or fault is Fault.LOST:
                 result = Disconnected("the connection was lost")
             else:
                 try:
                     self.server.commit(epoch, before, after, change)
-                except Refused as error:
+                except BatchRefused as error:
                     result = error
                 if fault is Fault.UNANSWERED:
                     result = Disconnected("the answer was lost")
@@ -176,7 +176,7 @@ class SimulatedTable:
 class SimulatedView:
     """What a server had at one moment."""
 
-    def __init__(self, store: MemoryStore, position: Position) -> None:
+    def __init__(self, store: MemoryStore, position: BatchPosition) -> None:
         self._store = store
         self.position = position
 

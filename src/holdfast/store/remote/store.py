@@ -40,7 +40,7 @@ from holdfast.store.contract import NOTHING_BEHIND, Behind, Found, ReadDone, Rea
 from holdfast.store.overlay import Overlay
 from holdfast.store.remote.packer import Packer, coalesce
 from holdfast.store.remote.reads import drive, read_packed, read_runs
-from holdfast.store.remote.table import Change, Disconnected, Position, Refused, RemoteTable, TableReader
+from holdfast.store.remote.table import BatchPosition, BatchRefused, Change, Disconnected, RemoteTable, TableReader
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -171,13 +171,13 @@ class RemoteStore:
             self._closing.set()
             self._table.close()
 
-    def _call(self, ask: Callable[[], Position]) -> Position:
+    def _call(self, ask: Callable[[], BatchPosition]) -> BatchPosition:
         try:
             return ask()
         except Disconnected as error:
             raise StoreUnavailable(problem=error.problem) from None
 
-    def _check_reach(self, position: Position) -> None:
+    def _check_reach(self, position: BatchPosition) -> None:
         if position.batch < self._reach:
             raise StoreWentBack(store=self.name, confirmed=self._reach, found=position.batch)
 
@@ -340,7 +340,9 @@ class RemoteStore:
             lambda result: self._committed(flight, generation, result),
         )
 
-    def _committed(self, flight: _Flight, generation: int, result: Disconnected | Refused | StoreError | None) -> None:
+    def _committed(
+        self, flight: _Flight, generation: int, result: Disconnected | BatchRefused | StoreError | None
+    ) -> None:
         with self._lock:
             if generation != self._generation:
                 return
@@ -348,7 +350,7 @@ class RemoteStore:
                 assert self._flights[0] is flight, "commits are answered in order"
                 self._confirm(flight.after)
                 self._start_flight()
-            elif isinstance(result, Refused):
+            elif isinstance(result, BatchRefused):
                 self._refused(result.position)
             elif isinstance(result, Disconnected):
                 self._recover(result)
@@ -372,12 +374,12 @@ class RemoteStore:
         while self._writes and self._writes[0].number <= self._confirmed and not self._pinned:
             self._writes.popleft()
 
-    def _refused(self, position: Position) -> None:
+    def _refused(self, position: BatchPosition) -> None:
         """A batch was not stored. It was refused for good, or because the one before it was lost on its way."""
         if self._holds(position):
             self._recover(Disconnected("a batch before it was not stored"))
 
-    def _holds(self, position: Position) -> bool:
+    def _holds(self, position: BatchPosition) -> bool:
         """Whether a position is one that this store can go on from; else it has failed."""
         if self._held is None or position.epoch > self._held:
             self._fail(Fenced(epoch=self._held, current=position.epoch))
@@ -430,7 +432,7 @@ class RemoteStore:
                 return
             self._pause(RETRY_SECONDS)
 
-    def _resume(self, position: Position, generation: int) -> None:
+    def _resume(self, position: BatchPosition, generation: int) -> None:
         with self._lock:
             if self._generation != generation or self._closed:
                 return

@@ -4,7 +4,7 @@
 A remote table knows no runs and no unconfirmed writes: packs come to it as records of the tables RUNS, MESSAGE_RUNS and
 READY_RUNS (store/runs.py), and writes as one `Change` for everything that waited.
 
-Fencing. Beside the records it stores one `Position`: the newest epoch, and the number of the last batch. Both are
+Fencing. Beside the records it stores one `BatchPosition`: the newest epoch, and the number of the last batch. Both are
 checked and moved in the transaction that stores a batch:
 
     refuse unless stored.epoch == epoch and stored.batch == before
@@ -16,8 +16,8 @@ without gaps, or not at all; one whose answer was lost is sent again without har
 had confirmed (an asynchronous replica that took over) is noticed, because its number went back.
 
 Errors. `Disconnected` is for everything after which the same call may succeed: a lost connection, no answer in time, a
-server that restarts or fails over. `Refused` says what the position was instead. Any other problem is a `StoreError`,
-which ends the work with this table until it is opened again: StoreFull, StoreReadOnly, StoreCorrupt, …
+server that restarts or fails over. `BatchRefused` says what the position was instead. Any other problem is a
+`StoreError`, which ends the work with this table until it is opened again: StoreFull, StoreReadOnly, StoreCorrupt, …
 
 Calls. `commit` and `read_soon` do not wait, and are called one at a time. All others wait for the server. `read` is
 called by the thread that writes, `acquire` and `position` perhaps on another thread at the same time. What is connected
@@ -37,7 +37,7 @@ from holdfast.errors import StoreError
 from holdfast.store.contract import Found
 
 
-class Position(NamedTuple):
+class BatchPosition(NamedTuple):
     """The newest epoch, and the number of the last batch that is stored. Both are 0 in a new table."""
 
     epoch: int
@@ -52,10 +52,10 @@ class Disconnected(Exception):
         self.problem = problem
 
 
-class Refused(Exception):
+class BatchRefused(Exception):
     """A batch was not stored, because the position was another than it said."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: BatchPosition) -> None:
         super().__init__(position)
         self.position = position
 
@@ -74,7 +74,7 @@ class Change(NamedTuple):
         return sum([len(key) + len(value) for _, key, value in self.puts])
 
 
-Committed = Callable[["Disconnected | Refused | StoreError | None"], None]
+Committed = Callable[["Disconnected | BatchRefused | StoreError | None"], None]
 """Called with None when a batch is durable."""
 
 TableReadDone = Callable[["list[Found] | Disconnected | StoreError"], None]
@@ -92,7 +92,7 @@ class TableView(TableReader, Protocol):
     """Reads of one moment."""
 
     @property
-    def position(self) -> Position:
+    def position(self) -> BatchPosition:
         """What the table's position was at that moment."""
 
 
@@ -107,11 +107,11 @@ class RemoteTable(TableReader, Protocol):
     def in_flight_max(self) -> int:
         """How many commits it takes at a time before the first is answered."""
 
-    def acquire(self) -> Position:
+    def acquire(self) -> BatchPosition:
         """Store a new epoch, larger than any before, durably, and return it with the number of the last batch. What an
         earlier owner has under way is ended before: none of its batches is stored afterwards."""
 
-    def position(self) -> Position:
+    def position(self) -> BatchPosition:
         """What is stored now. Nothing that was sent before this call is stored after it has returned, unless it is in
         this position: a connection on which a batch may be under way is ended first."""
 

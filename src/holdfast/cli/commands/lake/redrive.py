@@ -18,7 +18,7 @@ from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import progress_bar, show_json, show_note, show_one, show_rows, show_table
 from holdfast.cli.support.pipeline_job import (
     EXIT_BROKEN,
-    Job,
+    PipelineJob,
     lake_option,
     location_options,
     namespace_of_server,
@@ -148,7 +148,7 @@ def _show_plan(run: JobRun, output: str, *, is_new: bool) -> None:
 
 
 def _chosen(
-    job: Job, wanted: JobRun, before: JobRun | None, limit: int, *, has_selection: bool, dry_run: bool
+    job: PipelineJob, wanted: JobRun, before: JobRun | None, limit: int, *, has_selection: bool, dry_run: bool
 ) -> tuple[JobRun, pa.Table | None, list[dict[str, object]]]:
     """The run with its dead letters and a sample of them, or an earlier run to continue."""
     from holdfast.pipeline.jobs import redrive  # noqa: PLC0415 - Spark
@@ -177,7 +177,7 @@ def _chosen(
     return wanted, dead_letters, sample
 
 
-def _move(job: Job, run: JobRun, rate: float, wait_seconds: float) -> None:
+def _move(job: PipelineJob, run: JobRun, rate: float, wait_seconds: float) -> None:
     from holdfast.pipeline.jobs import redrive  # noqa: PLC0415 - Spark
 
     with connected() as client:

@@ -16,7 +16,7 @@ from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import show_json, show_note, show_rows
 from holdfast.cli.support.pipeline_job import (
     EXIT_BROKEN,
-    Job,
+    PipelineJob,
     instant,
     location_options,
     namespace_of_server,
@@ -138,7 +138,7 @@ def _number(option: str, text: str, unit: str) -> float:
     return float(match[1])
 
 
-def _choose(job: Job, run: JobRun) -> tuple[Any, Chosen]:
+def _choose(job: PipelineJob, run: JobRun) -> tuple[Any, Chosen]:
     from holdfast.pipeline.jobs import replay  # noqa: PLC0415 - Spark
 
     events = job.lake.events
@@ -164,7 +164,7 @@ def _lasting(run: JobRun, seen: Chosen | None) -> str:
     return f" in {format_duration(round(seconds) * SECOND)}"
 
 
-def _replay(context: click.Context, job: Job, run: JobRun, chosen: Any) -> None:
+def _replay(context: click.Context, job: PipelineJob, run: JobRun, chosen: Any) -> None:
     """Store the selection, unless that was done before, and replay it."""
     from holdfast.pipeline.jobs import replay  # noqa: PLC0415 - Spark
     from holdfast.pipeline.lake.job_runs import RunStore  # noqa: PLC0415

@@ -10,7 +10,7 @@ from holdfast.core.commands import Leased
 from holdfast.core.records import Message
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import MessageNotFound
-from holdfast.http_api.dialects.sqs.identifiers import GROUP, Receipt
+from holdfast.http_api.dialects.sqs.identifiers import GROUP, LeaseHandle
 from holdfast.units import MINUTE
 
 Attempt = tuple[QueueName, str, str]
@@ -22,7 +22,7 @@ ATTEMPT_AGE: Final = 5 * MINUTE
 
 class _Remembered(NamedTuple):
     until: int
-    receipts: list[tuple[Receipt, int]]  # with the number of the delivery's attempt
+    receipts: list[tuple[LeaseHandle, int]]  # with the number of the delivery's attempt
 
 
 class Attempts:
@@ -34,7 +34,7 @@ class Attempts:
         self._known: OrderedDict[Attempt, _Remembered] = OrderedDict()
 
     def remember(self, attempt: Attempt, found: list[Leased], now: int) -> None:
-        receipts = [(Receipt.of(leased), leased.attempt) for leased in found]
+        receipts = [(LeaseHandle.of(leased), leased.attempt) for leased in found]
         self._known[attempt] = _Remembered(now + ATTEMPT_AGE, receipts)
         if len(self._known) > ATTEMPTS_MAX:
             self._known.popitem(last=False)
@@ -59,7 +59,7 @@ class Attempts:
         self._known[attempt] = known
         return found
 
-    async def _message(self, node: Node, name: QueueName, receipt: Receipt) -> Message | None:
+    async def _message(self, node: Node, name: QueueName, receipt: LeaseHandle) -> Message | None:
         try:
             return (await node.inspection.find(name, receipt.id))[1]
         except MessageNotFound:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.errors import Forbidden, HoldfastError, MessageTooLarge, QueueNotFound, RequestTooLarge
 from holdfast.http_api.dialects.sqs import move_tasks, queues, receiving, sending, shapes
 from holdfast.http_api.dialects.sqs.caller import Caller
-from holdfast.http_api.dialects.sqs.protocols import FORM, JSON, XML, Call, read_call, refusal_response
+from holdfast.http_api.dialects.sqs.protocols import FORM, JSON, XML, ActionRequest, read_call, refusal_response
 from holdfast.http_api.dialects.sqs.refusals import Refusal, refusal_of
 from holdfast.http_api.dialects.sqs.shapes import SqsProblem, SqsRequest, SqsResponse
 from holdfast.http_api.server.request import Request
@@ -115,7 +115,7 @@ async def _answer(request: Request) -> Response:
         return refusal_response(refusal, request.content_type, request.correlation_id)
 
 
-async def _run(request: Request, call: Call) -> shapes.Output:
+async def _run(request: Request, call: ActionRequest) -> shapes.Output:
     known = ACTIONS.get(call.action)
     if known is None:
         if call.action in NOT_SUPPORTED:

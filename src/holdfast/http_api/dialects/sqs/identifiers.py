@@ -68,7 +68,7 @@ def queue_in_arn(arn: str, parameter: str) -> str:
 # --- receipt handles ------------------------------------------------------------------------------------------------
 
 
-class Receipt(NamedTuple):
+class LeaseHandle(NamedTuple):
     """Which lease a receipt handle stands for."""
 
     id: int
@@ -76,8 +76,8 @@ class Receipt(NamedTuple):
     partition: int
 
     @staticmethod
-    def of(leased: Leased) -> Receipt:
-        return Receipt(leased.message.id, leased.token, leased.partition)
+    def of(leased: Leased) -> LeaseHandle:
+        return LeaseHandle(leased.message.id, leased.token, leased.partition)
 
     def extension(self, timeout: int) -> Settlement:
         """Holds the lease for so long from now; -1: for as long as the queue says."""
@@ -88,7 +88,7 @@ class Receipt(NamedTuple):
         return urlsafe_b64encode(packed + _check(packed, queue, created_at)).decode()
 
 
-def read_handle(handle: str, queue: QueueName, created_at: int) -> Receipt:
+def read_handle(handle: str, queue: QueueName, created_at: int) -> LeaseHandle:
     """Raises Refusal if it is not a receipt handle of this queue."""
     try:
         raw = urlsafe_b64decode(handle.encode("ascii"))
@@ -98,7 +98,7 @@ def read_handle(handle: str, queue: QueueName, created_at: int) -> Receipt:
     if len(packed) < _HANDLE.size or check != _check(packed, queue, created_at):
         raise Refusal("ReceiptHandleIsInvalid", "The input receipt handle is not one of this queue.")
     _, message_id, token, partition = _HANDLE.unpack(packed)
-    return Receipt(message_id, token, partition)
+    return LeaseHandle(message_id, token, partition)
 
 
 def _check(packed: bytes, queue: QueueName, created_at: int) -> bytes:

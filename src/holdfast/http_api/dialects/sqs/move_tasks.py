@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from holdfast.auth.principal import Action
-from holdfast.broker.parts.redrive_jobs import Job, JobState, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import JobState, RedriveRequest, RunningRedrive
 from holdfast.core.queue import QueueRecord
 from holdfast.engine.redrive import Destination
 from holdfast.errors import QueueNotFound, RedriveNotFound
@@ -111,7 +111,7 @@ async def list_message_move_tasks(caller: Caller, given: shapes.ListMessageMoveT
     return shapes.MoveTasks(results=[_task(caller, source, job) for job in jobs])
 
 
-def _task(caller: Caller, source: QueueRecord, job: Job) -> shapes.MoveTask:
+def _task(caller: Caller, source: QueueRecord, job: RunningRedrive) -> shapes.MoveTask:
     request, progress = job.request, job.progress
     running = progress.state is JobState.RUNNING
     return shapes.MoveTask(
@@ -127,6 +127,6 @@ def _task(caller: Caller, source: QueueRecord, job: Job) -> shapes.MoveTask:
     )
 
 
-def _handle_of(caller: Caller, job: Job) -> str:
+def _handle_of(caller: Caller, job: RunningRedrive) -> str:
     handle = _Handle(job.id, caller.arn(job.request.dead_queue[1]))
     return b64encode(msgspec.json.encode(handle)).decode()

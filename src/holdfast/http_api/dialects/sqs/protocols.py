@@ -66,7 +66,7 @@ _XML_LISTS: Final = {
 _Input = TypeVar("_Input", bound=Input)
 
 
-class Call:
+class ActionRequest:
     """An action that was asked for in the JSON protocol."""
 
     def __init__(self, action: str, body: bytes) -> None:
@@ -83,7 +83,7 @@ class Call:
         return Response(encode(output), 200, JSON.encode(), _headers(request_id))
 
 
-class QueryCall(Call):
+class QueryCall(ActionRequest):
     """An action that was asked for in the query protocol."""
 
     def __init__(self, form: Mapping[str, str]) -> None:
@@ -107,11 +107,11 @@ class QueryCall(Call):
         return Response(text.encode(), 200, XML.encode(), _headers(request_id))
 
 
-def read_call(content_type: str, target: str, body: bytes) -> Steps[Call]:
+def read_call(content_type: str, target: str, body: bytes) -> Steps[ActionRequest]:
     """Which action is asked for, and how."""
     if content_type == FORM:
         return QueryCall((yield from _form(body)))
-    return Call(target.removeprefix(TARGET) if target.startswith(TARGET) else "", body)
+    return ActionRequest(target.removeprefix(TARGET) if target.startswith(TARGET) else "", body)
 
 
 def refusal_response(refusal: Refusal, content_type: str, request_id: str = "") -> Response:

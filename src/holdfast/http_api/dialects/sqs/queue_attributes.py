@@ -62,7 +62,7 @@ def is_fifo(name: str) -> bool:
 # --- what a caller sets ---------------------------------------------------------------------------------------------
 
 
-class Changes(NamedTuple):
+class AttributeChanges(NamedTuple):
     """What attributes that were given change: fields of the queue's configuration, and of its note."""
 
     config: dict[str, object]
@@ -125,9 +125,9 @@ def visibility(seconds: int) -> int:
     return seconds * SECOND or MILLISECOND
 
 
-def read_attributes(queue: str, attributes: Mapping[str, str]) -> Changes:
+def read_attributes(queue: str, attributes: Mapping[str, str]) -> AttributeChanges:
     """Raises Refusal for what is unknown, wrong, or not for this kind of queue."""
-    changes = Changes({}, {})
+    changes = AttributeChanges({}, {})
     for name, text in attributes.items():
         if name in _FIFO_ONLY and not is_fifo(queue):
             raise Refusal("InvalidAttributeName", f"Unknown Attribute {name}: it is for FIFO queues only.")
@@ -277,7 +277,7 @@ def _redrive_policy_of(name: str, config: QueueConfig, region: str) -> str:
     return msgspec.json.encode(policy).decode()
 
 
-def differs(record: QueueRecord, note: QueueNote, changes: Changes) -> bool:
+def differs(record: QueueRecord, note: QueueNote, changes: AttributeChanges) -> bool:
     """Whether a queue that exists is otherwise than these changes say."""
     if from_fields(changes.config, record.config) != record.config:
         return True

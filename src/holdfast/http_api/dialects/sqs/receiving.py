@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, LeaseLost, MessageNotFound, MessageNo
 from holdfast.http_api.dialects.sqs import message_attributes, shapes
 from holdfast.http_api.dialects.sqs.batches import check_entries, entry_error
 from holdfast.http_api.dialects.sqs.caller import PROTOCOL, Caller
-from holdfast.http_api.dialects.sqs.identifiers import GROUP, Receipt, message_uuid, read_handle, sequence_number
+from holdfast.http_api.dialects.sqs.identifiers import GROUP, LeaseHandle, message_uuid, read_handle, sequence_number
 from holdfast.http_api.dialects.sqs.queue_attributes import is_fifo, note_of, visibility
 from holdfast.http_api.dialects.sqs.queues import name_of
 from holdfast.http_api.dialects.sqs.refusals import Refusal, invalid, refusal_of
@@ -106,7 +106,7 @@ def _received(caller: Caller, record: QueueRecord, given: shapes.ReceiveMessage,
     origin = message.extra.origin
     return shapes.Message(
         message_id=message_uuid(origin.source_id if origin is not None else message.id),
-        receipt_handle=Receipt.of(leased).handle(name_of(record), record.created_at),
+        receipt_handle=LeaseHandle.of(leased).handle(name_of(record), record.created_at),
         body_md5=hashlib.md5(body.encode(), usedforsecurity=False).hexdigest(),
         body=body,
         attributes=system if "All" in wanted else {name: value for name, value in system.items() if name in wanted},
@@ -154,14 +154,14 @@ def _system_attributes(
 # --- settle ---------------------------------------------------------------------------------------------------------
 
 
-def _changed(receipt: Receipt, seconds: int) -> Settlement:
+def _changed(receipt: LeaseHandle, seconds: int) -> Settlement:
     """A visibility timeout of 0 ends the attempt, as if the timeout had passed."""
     if _visibility(seconds):
         return receipt.extension(seconds * SECOND)
     return Settlement(receipt.id, receipt.token, Verb.NACK, delay=0, partition=receipt.partition)
 
 
-def _deletion(receipt: Receipt) -> Settlement:
+def _deletion(receipt: LeaseHandle) -> Settlement:
     return Settlement(receipt.id, receipt.token, Verb.ACK, partition=receipt.partition)
 
 
