@@ -67,10 +67,11 @@ async def test_a_standby_that_has_everything_is_written_on(pair: Pair) -> None:
     store.close()
 
 
-def test_a_standby_that_lacks_confirmed_batches_is_not_written(pair: Pair) -> None:
+async def test_a_standby_that_lacks_confirmed_batches_is_not_written(pair: Pair) -> None:
     store = pair.open()
     epoch = store.acquire()
     put(store, epoch, b"both")
+    await pair.caught_up()
     pair.standby.stop()
     put(store, epoch, b"primary only")
     pair.primary.kill()
