@@ -11,7 +11,7 @@ No action implies another: who may configure a queue need not be able to read wh
 their own namespace.
 
 The scope `node` has no pattern. It is the right to see the server itself, which belongs to no namespace: all metrics,
-health, snapshots. It is no right to any queue.
+health, snapshots, `$SYS/#`. It is no right to any queue.
 """
 
 from __future__ import annotations

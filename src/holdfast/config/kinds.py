@@ -93,20 +93,22 @@ class Count:
 
 @dataclass(frozen=True)
 class Duration:
-    """Microseconds inside; `250ms`, `5s`, `2m`, `1h`, `7d` or a number of seconds outside."""
+    """Microseconds inside; `250ms`, `5s`, `2m`, `1h`, `7d` or a number of seconds outside. `or_zero`: 0 is good too,
+    though it is below `low`."""
 
     low: int
     high: int
     flag: str | None = None
+    or_zero: bool = False
 
     def read(self, raw: object) -> int:
         value = parse_duration(raw)
-        if not self.low <= value <= self.high:
+        if not self.low <= value <= self.high and not (self.or_zero and value == 0):
             raise ValueError(f"must be a duration {self.allowed()}")
         return value
 
     def allowed(self) -> str:
-        return f"from {format_duration(self.low)} to {format_duration(self.high)}"
+        return f"from {format_duration(self.low)} to {format_duration(self.high)}" + (", or 0" if self.or_zero else "")
 
     def show(self, value: object) -> str:
         return format_duration(value) if isinstance(value, int) else str(value)

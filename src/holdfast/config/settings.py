@@ -650,6 +650,10 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     stats_interval: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 5 * SECOND
     """How often subscribers of `$admin/queue/<name>/stats` are sent the stats."""
 
+    system_interval: Annotated[int, Duration(SECOND, HOUR, or_zero=True)] = 10 * SECOND
+    """How often subscribers of `$SYS/#` are sent what has changed there; 0: there are no such topics. They are about
+    the whole server, so a client needs the scope `node`. Nothing is read while nobody subscribes."""
+
     max_connections: Annotated[int, Count(1, 1_000_000)] = 10_000
     """Clients at the same time. Each costs a file descriptor and some 10 KiB; past it a CONNECT is answered with
     `server busy`."""

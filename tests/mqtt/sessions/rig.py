@@ -30,6 +30,7 @@ from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge
 from holdfast.mqtt.sessions.session import Session
 from holdfast.mqtt.sessions.settings import HubLimits
+from holdfast.mqtt.sessions.system_topics import SystemTopics
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import SECOND
 
@@ -128,10 +129,14 @@ class Rig:
     """The shell, in a few lines: writes, syncs, sends."""
 
     def __init__(
-        self, settings: HubLimits | None = None, access: Access | None = None, bridge: Bridge | None = None
+        self,
+        settings: HubLimits | None = None,
+        access: Access | None = None,
+        bridge: Bridge | None = None,
+        system: SystemTopics | None = None,
     ) -> None:
         self.now = START
-        self.parts = (settings, access, bridge)
+        self.parts = (settings, access, bridge, system)
         self.disk = MemoryDisk()
         self.store = MemoryStore(self.disk)
         self.epoch = self.store.acquire()

@@ -40,12 +40,14 @@ from holdfast.mqtt.net.publish_rates import PublishRates
 from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
 from holdfast.mqtt.net.rights import Rights, audited
 from holdfast.mqtt.net.stored_sessions import StoredSessions
+from holdfast.mqtt.net.system_readings import SystemReadings
 from holdfast.mqtt.net.websocket import WebSocketEndpoint
 from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.settings import HubLimits
+from holdfast.mqtt.sessions.system_topics import SystemTopics
 from holdfast.patient_timer import PatientTimer
 from holdfast.quotas import Quota
 from holdfast.units import SECOND
@@ -93,6 +95,7 @@ class MqttFront:
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops_reported: Counter[str] = Counter()
         self._traffic = Traffic()
+        self._system = self._system_topics() if self._settings.system_interval else None
         self._refusals = RateLimitedLog("MQTT client refused")
         self._violations = RateLimitedLog("MQTT protocol error")
         self._stored: StoredSessions | None = None  # what was read, until it is used
@@ -101,6 +104,16 @@ class MqttFront:
         self.addresses: list[tuple[str, int]] = []
         """Where it listens: TCP first, then TLS."""
         self.administration = MqttAdministration(lambda: self._hub, node.clock, node.cell.commit)
+
+    def _system_topics(self) -> SystemTopics:
+        """`$SYS/`."""
+        readings = SystemReadings(self._traffic, self._node.clock())
+
+        def read(now: int) -> Mapping[str, str]:
+            assert self._hub is not None  # it asks
+            return readings.read(self._hub, now)
+
+        return SystemTopics(read, self._settings.system_interval)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +131,8 @@ class MqttFront:
         self._spawn(self._every(REPORT_SECONDS, self._report_drops))
         if self._bridge is not None:
             self._spawn(self._every(self._settings.stats_interval / SECOND, self._show_stats))
+        if self._system is not None:
+            self._spawn(self._every(self._settings.system_interval / SECOND, self._publish_system))
 
     def load(self) -> None:
         """See `broker.cell.TurnParticipant`."""
@@ -127,7 +142,8 @@ class MqttFront:
         """See `broker.cell.TurnParticipant`."""
         stored, self._stored = self._stored, None
         assert stored is not None
-        hub = Hub(self._limits, Rights(self._gate, self._rates, self._bridge is not None), self._bridge)
+        rights = Rights(self._gate, self._rates, self._bridge is not None)
+        hub = Hub(self._limits, rights, self._bridge, self._system)
         if self._bridge is not None:
             self._bridge.hub = hub
         hub.load(stored.scan, self._node.clock())
@@ -158,7 +174,8 @@ class MqttFront:
         """`peer` is the client's address, if the connection is not from there itself."""
         limits = self._limits
         decoder = Decoder(max_packet_bytes=limits.packet_bytes_max, max_connect_bytes=self._settings.max_connect_bytes)
-        return Link(self, decoder, self._settings.buffer_bytes, self._settings.stall_timeout / SECOND, peer)
+        settings = self._settings
+        return Link(self, decoder, self._traffic, settings.buffer_bytes, settings.stall_timeout / SECOND, peer)
 
     def websocket(self) -> WebSocketEndpoint:
         """For the HTTP server: what takes over its connections at `/mqtt`."""
@@ -241,6 +258,7 @@ class MqttFront:
         users = len(self._links) - len(self._strangers)
         if hub is None or self._stopping or users >= 2 * self._limits.connections_max:
             return None
+        self._traffic.sockets += 1
         self._links[link] = None
         self._strangers[link] = None
         if len(self._strangers) > self._settings.max_unauthenticated:
@@ -300,6 +318,7 @@ class MqttFront:
         self._quotas.hold(Quota.CONNECTIONS, principal.namespace, principal.owner)
         self._strangers.pop(link, None)
         link.principal = principal
+        self._traffic.connected_max = max(self._traffic.connected_max, len(self._links) - len(self._strangers))
         assigned = "" if packet.client_id else f"auto-{secrets.token_hex(10)}"
         hub.connect(connection, packet, principal.namespace, assigned, self._node.clock(), principal.owner)
         link.on_connack()
@@ -510,6 +529,12 @@ class MqttFront:
         self._drops_reported = now
         if new:
             log.warning("MQTT messages did not reach a session", **dict(new))
+
+    def _publish_system(self) -> None:
+        """Send what has changed below `$SYS/` to who has subscribed to it."""
+        if self._hub is not None:
+            self._hub.publish_system(self._node.clock())
+            self._commit.schedule()
 
     async def _show_stats(self) -> None:
         """Send the stats of queues to those who watch them, one queue after another with others' turns in between."""

@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 from holdfast.auth import tls
 from holdfast.auth.principal import Principal
 from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError
+from holdfast.mqtt.net.meter import Traffic
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.patient_timer import PatientTimer
 
@@ -60,9 +61,16 @@ class Link(asyncio.Protocol):
     """See the module. asyncio calls the upper half, the front the lower."""
 
     def __init__(
-        self, owner: LinkHandler, decoder: Decoder, buffer_bytes: int, stall_seconds: float, peer: str = ""
+        self,
+        owner: LinkHandler,
+        decoder: Decoder,
+        traffic: Traffic,
+        buffer_bytes: int,
+        stall_seconds: float,
+        peer: str = "",
     ) -> None:
         self._owner = owner
+        self._traffic = traffic
         self._buffer_bytes = buffer_bytes
         self._stall_seconds = stall_seconds
         self._loop = asyncio.get_running_loop()
@@ -103,6 +111,7 @@ class Link(asyncio.Protocol):
         connection = self.connection
         if connection is None or connection.closing:
             return
+        self._traffic.bytes_received += len(data)
         error: ProtocolError | None = None
         try:
             packets = self.decoder.feed(data)
@@ -164,6 +173,7 @@ class Link(asyncio.Protocol):
         if transport is None or self._closed:
             return
         if data:
+            self._traffic.bytes_sent += len(data)
             transport.write(data)
         if close:
             self._end(transport)

@@ -1,4 +1,4 @@
-"""What the MQTT front counts, for `/metrics`."""
+"""What the MQTT front counts, for `/metrics` and `$SYS/`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ class Traffic:
         self.dropped: Counter[str] = Counter()
         self.refused = 0
         self.violations = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.sockets = 0  # that were opened
+        self.connected_max = 0  # clients at the same time
 
     def count_received(self, packets: list[Packet]) -> None:
         """Packets of one read."""
@@ -61,13 +65,12 @@ class Traffic:
 
     def readings(self, hub: Hub | None) -> Iterator[MetricSample]:
         """All series; without a hub, while the store is unavailable, there are no connections."""
-        counted = _count(hub) if hub is not None else {}
+        counted = hub_counts(hub) if hub is not None else {}
         for key in ("connections", "sessions", "subscriptions", "retained", "retained_bytes", "inflight", "queued"):
             yield MetricSample(SERIES[key], {"": counted.get(key, 0)})
         received = {kind.__name__.upper(): count for kind, count in self.received.items()}
         yield MetricSample(SERIES["received"], dict(received))
-        sent = _added(self.sent, hub.outbox.sent) if hub is not None else self.sent
-        yield MetricSample(SERIES["sent"], {KINDS[kind]: count for kind, count in enumerate(sent) if count})
+        yield MetricSample(SERIES["sent"], dict(sent_of(self, hub)))
         dropped = self.dropped + hub.dropped if hub is not None else self.dropped
         yield MetricSample(SERIES["dropped"], dict(dropped))
         yield MetricSample(SERIES["refused"], {"": self.refused})
@@ -78,7 +81,14 @@ def _added(counts: list[int], others: list[int]) -> list[int]:
     return [count + other for count, other in zip(counts, others, strict=True)]
 
 
-def _count(hub: Hub) -> dict[str, float]:
+def sent_of(traffic: Traffic, hub: Hub | None) -> dict[str, int]:
+    """Packets that went out, by kind."""
+    sent = _added(traffic.sent, hub.outbox.sent) if hub is not None else traffic.sent
+    return {KINDS[kind]: count for kind, count in enumerate(sent) if count}
+
+
+def hub_counts(hub: Hub) -> dict[str, int]:
+    """What there is at the moment."""
     sessions = [session for ns in hub.namespaces.values() for session in ns.sessions.values()]
     return {
         "connections": sum(1 for session in sessions if session.connection is not None),
@@ -88,4 +98,6 @@ def _count(hub: Hub) -> dict[str, float]:
         "retained_bytes": sum(ns.retained_bytes for ns in hub.namespaces.values()),
         "inflight": sum(len(session.inflight) + len(session.leases) for session in sessions),
         "queued": sum(len(session.queue) for session in sessions),
+        "queued_bytes": sum(session.queued_bytes for session in sessions),
+        "shares": sum(len(ns.shares) for ns in hub.namespaces.values()),
     }

@@ -14,6 +14,7 @@ from holdfast.mqtt.net.publish_rates import PublishRates
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.names import Operation
 from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.system_topics import is_system_filter
 from holdfast.mqtt.topics import split_share
 
 _ACTIONS: Final = {
@@ -65,6 +66,8 @@ class Rights:
         principal = _principal(connection)
         if principal.unlimited:
             return 0
+        if is_system_filter(topic_filter):  # over all namespaces
+            return _code(principal.may_node)
         inner = split_share(topic_filter)[1]
         if not inner.startswith(self._prefixes):
             return _code(principal.may_filter(Action.CONSUME, inner))

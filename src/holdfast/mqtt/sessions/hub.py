@@ -47,6 +47,7 @@ from holdfast.mqtt.sessions.session import RetainedSend, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.sessions.subscriptions import Subscriptions
+from holdfast.mqtt.sessions.system_topics import SystemTopics
 from holdfast.timers import Timers
 
 
@@ -54,16 +55,21 @@ class Hub:
     """Owns every session, subscription, retained message and will of one node, by namespace."""
 
     def __init__(
-        self, settings: HubLimits | None = None, access: Access | None = None, bridge: Bridge | None = None
+        self,
+        settings: HubLimits | None = None,
+        access: Access | None = None,
+        bridge: Bridge | None = None,
+        system: SystemTopics | None = None,
     ) -> None:
         self.settings = settings or HubLimits()
         access = access or AllowAll()
         self._bridge = bridge
+        self._system = system
         self.outbox = Outbox()
         self._timers: Timers[Deadline] = Timers()
         self._session_store = SessionStore(self.outbox)
         self._sender = Sender(self.settings, self.outbox, self._session_store)
-        self._retainer = Retainer(self.settings, self.outbox, self._session_store, self._sender, self._timers)
+        self._retainer = Retainer(self.settings, self.outbox, self._session_store, self._sender, self._timers, system)
         self._router = Router(self._session_store, self._sender, self._retainer)
         self._lifecycle = Lifecycle(
             self.settings, self.outbox, self._timers, self._session_store, self._sender, self._router, access, bridge
@@ -303,6 +309,14 @@ class Hub:
     def publish(self, namespace: str, message: Message, now: int) -> int:
         """A message of the broker's own. Returns the reason code a client would be given."""
         return self._router.publish(self._lifecycle.ns(namespace), message, None, now)
+
+    def publish_system(self, now: int) -> None:
+        """Send what has changed of the broker's own topics to who has subscribed to them."""
+        listening = [ns for ns in self.namespaces.values() if ns.system_subscriptions]
+        if self._system is not None and listening:
+            for message in self._system.changed(now):
+                for ns in listening:
+                    self._router.publish(ns, message, None, now)
 
     # --- for a bridge -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from holdfast.mqtt.codec import (
     encode_pubacks,
     reasons,
 )
+from holdfast.mqtt.sessions import system_topics
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.lifecycle import Lifecycle
 from holdfast.mqtt.sessions.messages import Message, expiry_of
@@ -29,7 +30,6 @@ from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.topics import is_too_deep
 
-_SYSTEM = "$SYS/"
 _NO_LIMIT = 1 << 30
 
 
@@ -255,7 +255,7 @@ class Receiver:
     def _refusal(self, connection: Connection, topic: str) -> tuple[int, str]:
         if is_too_deep(topic):
             return reasons.TOPIC_NAME_INVALID, "the topic has too many levels"
-        if topic.startswith(_SYSTEM):
+        if topic.startswith(system_topics.PREFIX):
             return reasons.NOT_AUTHORIZED, "$SYS is the broker's own"
         reason_code = self._access.may_publish(connection, topic)
         return reason_code, "not allowed to publish on this topic" if reason_code else ""

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.mqtt.sessions.messages import Message
 from holdfast.mqtt.sessions.session import Session, Subscriber
 from holdfast.mqtt.sessions.shared import Share
+from holdfast.mqtt.sessions.system_topics import is_system_filter
 from holdfast.mqtt.topics import (
     MATCHES_CACHED_MAX,
     NAME_CACHED_MAX,
@@ -81,6 +82,7 @@ class Namespace:
         "sessions",
         "shares",
         "subscriptions",
+        "system_subscriptions",
     )
 
     def __init__(self, name: str) -> None:
@@ -89,6 +91,7 @@ class Namespace:
         self.retained: NameIndex[Message] = NameIndex()
         self.retained_bytes = 0
         self.subscriptions = 0  # of all sessions
+        self.system_subscriptions = 0  # of these, to topics of the broker's own
         self.shares: dict[str, Share] = {}
         self._trie: SubscriptionTrie[Session | Share, Subscriber | Share] = SubscriptionTrie()
         self._plans: dict[str, RoutingPlan] = {}
@@ -130,7 +133,9 @@ class Namespace:
             self._trie.add(inner, share, share)
         before = session.subscriptions.get(subscriber.filter)
         session.subscriptions[subscriber.filter] = subscriber
-        self.subscriptions += before is None
+        if before is None:
+            self.subscriptions += 1
+            self.system_subscriptions += is_system_filter(subscriber.filter)
         return before is None
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
@@ -139,6 +144,7 @@ class Namespace:
         if subscriber is None:
             return False
         self.subscriptions -= 1
+        self.system_subscriptions -= is_system_filter(topic_filter)
         if subscriber.terms is not None:
             return True
         group, inner = split_share(topic_filter)

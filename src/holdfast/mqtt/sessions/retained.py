@@ -12,7 +12,8 @@ from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import Outgoing, RetainedSend, Session, Subscriber
 from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import HubLimits
-from holdfast.mqtt.topics import has_wildcard
+from holdfast.mqtt.sessions.system_topics import SystemTopics, is_system_filter
+from holdfast.mqtt.topics import NameIndex, has_wildcard
 from holdfast.timers import Timers
 
 
@@ -38,7 +39,7 @@ Deadline = Connection | Session | RetainedTopic | RetainedSend
 class Retainer:
     """Keeps them, and sends them to new subscriptions."""
 
-    __slots__ = ("_outbox", "_sender", "_session_store", "_settings", "_timers")
+    __slots__ = ("_outbox", "_sender", "_session_store", "_settings", "_system", "_timers")
 
     def __init__(
         self,
@@ -47,8 +48,10 @@ class Retainer:
         session_store: SessionStore,
         sender: Sender,
         timers: Timers[Deadline],
+        system: SystemTopics | None = None,
     ) -> None:
         self._settings = settings
+        self._system = system
         self._outbox = outbox
         self._session_store = session_store
         self._sender = sender
@@ -118,21 +121,28 @@ class Retainer:
             if connection.shown_bytes >= RETAINED_SEND_BYTES_MAX:
                 self._timers.set(show, now + 1)
                 return
+            retained = self._index(ns, subscriber, now)
             if show.topics is None:
-                show.topics = ns.retained.match_names(subscriber.filter)
+                show.topics = retained.match_names(subscriber.filter)
                 show.topics.reverse()
                 if has_wildcard(subscriber.filter):
                     connection.shown_bytes += _MATCHING_BYTES + len(show.topics) * (_LOOKUP_BYTES // 10)
             if not show.topics:
                 showing.popleft()
                 continue
-            message = ns.retained.get(show.topics[-1])
+            message = retained.get(show.topics[-1])
             if message is not None and not message.expired(now):
                 if not self._send_one(subscriber, message, connection, now):
                     return  # until the client has acknowledged something
                 connection.shown_bytes += message.size_bytes
             connection.shown_bytes += _LOOKUP_BYTES
             show.topics.pop()
+
+    def _index(self, ns: Namespace, subscriber: Subscriber, now: int) -> NameIndex[Message]:
+        """What a filter can match: retained messages of the namespace, or the broker's own."""
+        if self._system is not None and is_system_filter(subscriber.filter):
+            return self._system.shown(now)
+        return ns.retained
 
     def _send_one(self, subscriber: Subscriber, message: Message, connection: Connection, now: int) -> bool:
         fan_out = FanOut(message, now)
