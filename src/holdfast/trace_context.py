@@ -43,6 +43,14 @@ def find(properties: Iterable[tuple[str, str]]) -> Pairs:
     return pairs_of(found.get(TRACEPARENT, ""), found.get(TRACESTATE, ""))
 
 
+def log_fields(context: Pairs) -> dict[str, str]:
+    """What a log line says of the trace that it belongs to; nothing if there is none."""
+    if not context:
+        return {}
+    _, trace_id, span_id, _ = context[0][1].split("-", 3)
+    return {"trace_id": trace_id, "span_id": span_id}
+
+
 def is_sampled(context: Pairs) -> bool:
     """Whether who began the trace records it."""
     return bool(context) and int(context[0][1][53:55], 16) & 1 == 1

@@ -101,10 +101,17 @@ async def test_it_is_logged_once_until_somebody_comes() -> None:
                 list(node.cell.unattended.look())
             assert [(line["queue"], line["group"]) for line in logs] == [("jobs", "g")]
             await node.messages.lease(JOBS, "g", 1)
-            list(node.cell.unattended.look())
+            for _ in range(2):
+                list(node.cell.unattended.look())
             broker.advance("1h")
             list(node.cell.unattended.look())
-        assert len(logs) == 2
+            await node.groups.delete(JOBS, "g")
+            list(node.cell.unattended.look())
+        assert [(line["log_level"], line["group"]) for line in logs] == [
+            ("warning", "g"),
+            ("info", "g"),
+            ("warning", "g"),
+        ]
 
 
 async def test_a_burst_is_in_the_rates_while_it_is_in_the_last_minute() -> None:

@@ -102,10 +102,12 @@ def test_several_processes_are_kept_and_say_how_they_are(tmp_path: Path, broker:
     options = ("--processes", "2", "--health", f"127.0.0.1:{health}", "--metrics", f"127.0.0.1:{metrics}")
     with running(tmp_path, broker.url, *options, *JSON) as process:
         until_sync(lambda: is_healthy(health))
-        job = client.send("jobs", "quick")
+        context = f"00-{'a' * 32}-{'b' * 16}-01"
+        job = client.send("jobs", "quick", properties={"traceparent": context})
         until_sync(lambda: 'outcome="done",process="' in text(metrics))
         (line,) = [each for each in lines(tmp_path) if each["logger"] == "my_app"]
         assert (line["job"], line["queue"], line["attempt"], line["event"]) == (job.id, "jobs", 1, "version one")
+        assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
         assert line["process"] in {"1", "2"}
         response = answer(health, "/health")
         assert response is not None

@@ -27,6 +27,7 @@ from holdfast.broker.commit.guard import Guard, ReadGuard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
 from holdfast.broker.dispatch.members import Member
 from holdfast.broker.export.scheduler import ExportScheduler
+from holdfast.broker.lookout import Lookout
 from holdfast.broker.rate_sampler import RateSampler
 from holdfast.broker.submission import Moment, Submission
 from holdfast.broker.unattended import UnattendedGroups
@@ -141,7 +142,12 @@ class Cell:
         self._unattended_guard = UnattendedGuard(self)
         self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
         self.commit = GroupCommit(
-            store, self._before_write, self._after_write, self._store_failed, config.store.sync_in_place_max / SECOND
+            store,
+            self._before_write,
+            self._after_write,
+            self._store_failed,
+            config.store.sync_in_place_max / SECOND,
+            config.store.slow_sync / SECOND,
         )
         self.export_scheduler = ExportScheduler(config, store, lambda: self.commit.engine, self.commit.durable)
         self._config = config
@@ -159,6 +165,7 @@ class Cell:
         self._awaits_answer = False  # leases stopped, because a remote store does not answer
         self._rate_sampler = RateSampler(lambda: self.commit.engine, clock)
         self.unattended = UnattendedGroups(lambda: self.commit.engine, self.dispatcher, clock)
+        self.lookout = Lookout(self.disk_reserve, self.commit, clock)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -170,6 +177,7 @@ class Cell:
         await self.export_scheduler.start()
         self.spawn(self.export_scheduler.run())
         self.spawn(self.unattended.run())
+        self.spawn(self.lookout.run())
         self._resume()
 
     def _open_engine(self) -> Engine:

@@ -32,7 +32,7 @@ class UnattendedGroups:
         self._dispatcher = dispatcher
         self._clock = clock
         self._started_at = 0
-        self._logged: set[GroupName] = set()
+        self._logged: dict[GroupName, None] = {}  # in the order in which they are looked at
 
     def since(self, group: GroupName, now: int) -> int:
         """For how long a group has had a backlog and no consumer, in microseconds; 0 if it has not."""
@@ -55,17 +55,26 @@ class UnattendedGroups:
                 await asyncio.sleep(0)
 
     def look(self) -> Iterator[None]:
-        """Log groups that have become unattended, once for each time. Stops now and then for others."""
+        """Log groups that have become unattended, once for each time, and those that no longer are. Stops now and then
+        for others."""
         engine = self._engine()
         names = list(engine.queues) if engine is not None else []
-        found: set[GroupName] = set()
+        found: dict[GroupName, None] = {}
         for index, name in enumerate(names, 1):
             if engine is not None and name in engine.queues:
-                found.update(
-                    (name, group.name) for group in engine.queues[name].record.groups if self._log((name, group.name))
-                )
+                for group in engine.queues[name].record.groups:
+                    if self._log((name, group.name)):
+                        found[name, group.name] = None
             if index % QUEUES_PER_SLICE == 0:
                 yield
+        for name, group_name in [group for group in self._logged if group not in found]:
+            if engine is not None and name in engine.queues and engine.queues[name].find_group(group_name) is not None:
+                log.info(
+                    "a group that nobody consumed has a consumer again, or no backlog",
+                    namespace=name[0],
+                    queue=name[1],
+                    group=group_name,
+                )
         self._logged = found
 
     def _log(self, group: GroupName) -> bool:

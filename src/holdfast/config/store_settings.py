@@ -53,6 +53,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     single client a quarter of the time. The node does nothing else meanwhile: a disk that was fast and hesitates once
     holds up everything once. 0: always on the thread."""
 
+    slow_sync: Annotated[int, Duration(MILLISECOND, 10 * MINUTE)] = SECOND
+    """A sync that takes longer is slow: every answer "stored" waits for one. The log says when syncs begin to be slow,
+    and when none has been for a minute; `holdfast_commit_sync_seconds` has all of them."""
+
     write_buffer_bytes: Annotated[int, Size(MIB, 16 * GIB)] = 64 * MIB
     """Memory for writes that are in the log but not yet in sorted files, over all tables. A message that is acked
     before its buffer is flushed never reaches a sorted file, so a larger buffer saves disk writes for short-lived

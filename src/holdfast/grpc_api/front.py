@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import grpc
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from holdfast.auth import exposure
 from holdfast.auth.fronts.long_requests import LongRequests
@@ -25,6 +26,7 @@ from holdfast.grpc_api.consuming import CONSUMING, Consumer
 from holdfast.grpc_api.credentials import server_credentials
 from holdfast.grpc_api.methods import Method, Methods
 from holdfast.grpc_api.producing import PRODUCING
+from holdfast.trace_context import log_fields
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -184,7 +186,8 @@ class GrpcFront:
         status = "OK"
         self.enter()
         try:
-            await self._serve(call)
+            with bound_contextvars(**log_fields(call.trace_context)):
+                await self._serve(call)
         except HoldfastError as error:
             status = error.grpc
             await call.abort(error)
@@ -196,7 +199,7 @@ class GrpcFront:
                 status = "CANCELLED"
                 return
             status = HoldfastError.grpc
-            log.error("a call failed", method=method.path, exc_info=error)
+            log.error("a call failed", method=method.path, exc_info=error, **log_fields(call.trace_context))
             await call.abort(HoldfastError())
         finally:
             self.leave()

@@ -50,12 +50,16 @@ class DiskReserve:
         self._checked_at = 0
         self._logged = False  # that there is too little room
 
-    def check(self, now: int) -> None:
-        """Raise `DiskFull` if there is too little room; queries the system once a second."""
+    def look(self, now: int) -> None:
+        """Find out how much room there is; queries the system once a second."""
         if not 0 <= now - self._checked_at < CHECK_EVERY:
             self._checked_at = now
             self._room = self._store.room()
             self._log_change()
+
+    def check(self, now: int) -> None:
+        """Raise `DiskFull` if there is too little room."""
+        self.look(now)
         if self._room is not None and self._room < self._min_free_bytes:
             raise DiskFull(path=self._path)
 

@@ -12,6 +12,7 @@ Each moment has one name here: `on_written` and `on_durable` call back, in the s
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import structlog
 
+from holdfast.broker.commit.slow_syncs import SlowSyncs
 from holdfast.broker.commit.syncer import RemoteSyncer, Syncer
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
@@ -48,6 +50,7 @@ DoneCallback = Callable[[HoldfastError | None], None]
 class _RunningSync(NamedTuple):
     callbacks: list[DoneCallback]
     upto: tuple[Engine | None, int]  # the last write of an engine that it covers
+    started: float
 
 
 class Distribution:
@@ -80,6 +83,7 @@ class GroupCommit:
         after_write: Callable[[bool], None],
         on_failure: Callable[[StoreError], None],
         sync_in_place_max_seconds: float = 0.0,
+        slow_sync_seconds: float = math.inf,
     ) -> None:
         self.engine: Engine | None = None
         self.batches = 0
@@ -87,6 +91,7 @@ class GroupCommit:
         self.sync_seconds = 0.0
         self.batch_rows = Distribution((1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000))
         self.sync_times = Distribution((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+        self._slow_syncs = SlowSyncs(store.name, slow_sync_seconds)
         self._lsn = 0
         self._before_write = before_write
         self._after_write = after_write
@@ -252,18 +257,19 @@ class GroupCommit:
             return
         self._syncing += 1
         upto = (self.engine, self.engine.writes if self.engine is not None else 0)
-        self._running.append(_RunningSync(self._on_next_sync, upto))
+        self._running.append(_RunningSync(self._on_next_sync, upto, self._loop.time()))
         self._on_next_sync = []
         self._syncer.start()
 
     def _synced(self, error: Exception | None, seconds: float) -> None:
         self._syncing -= 1
-        callbacks, upto = self._running.popleft()
+        callbacks, upto, _ = self._running.popleft()
         wanted = self._turn_after_sync or bool(self._on_durable) or bool(self._on_next_sync)
         self._turn_after_sync = False
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_times.add(seconds)
+        self._slow_syncs.ended(seconds, self._loop.time())
         self._syncer.record_sync(seconds, contended=wanted or self._scheduled)
         if error is not None:
             failure = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
@@ -273,6 +279,10 @@ class GroupCommit:
         notify(callbacks, None)
         if wanted:
             self.schedule()
+
+    def look_at_syncs(self) -> None:
+        """Have the log say if they have become slow, or fast again; also of one that hangs."""
+        self._slow_syncs.look(self._running[0].started if self._running else None, self._loop.time())
 
     def fail(self, error: StoreError) -> None:
         """The store failed: everything that waits ends with the error, and the engine must be opened again. What a sync

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from holdfast.escapes import escape_controls
+from holdfast.trace_context import find, log_fields
 
-FIELDS = ("job", "queue", "attempt", "process")
+FIELDS = ("job", "queue", "attempt", "trace_id", "span_id", "process")
 """What a line of a job says of it."""
 
 
@@ -36,6 +37,8 @@ class _JobFields(logging.Filter):
         known: dict[str, object] = {"process": self._process}
         if message is not None:
             known |= {"job": message.id, "queue": message.queue, "attempt": message.attempt}
+            texts = [(name, text) for name, text in message.properties.items() if isinstance(text, str)]
+            known |= log_fields(find(texts))
         for name in FIELDS:
             if not hasattr(record, name) or name == "process":  # logging has a number of its own there
                 setattr(record, name, known.get(name))

@@ -225,6 +225,13 @@ class Api:
 
     def serve(self, request: Request) -> None:
         """Respond to a request, now or later. It is the only one of its connection that is being served."""
+        if request.is_traced:
+            with request.in_trace():
+                self._serve(request)
+        else:
+            self._serve(request)
+
+    def _serve(self, request: Request) -> None:
         head = request.head
         if head.refusal is not None:
             page = self.pages.not_found(request, head.refusal) if self.pages is not None else None
@@ -310,7 +317,8 @@ class Api:
             request.fail(error)
             return
         try:
-            request.endpoint.call(request).deliver(request)
+            with request.in_trace():
+                request.endpoint.call(request).deliver(request)
         except Exception as failure:  # noqa: BLE001 - it is answered
             request.fail(failure)
 

@@ -610,7 +610,8 @@ class Connection(asyncio.Protocol):
         except ClientDisconnected:
             return
         except Exception as error:
-            log.error("a response failed midway", correlation_id=request.correlation_id, exc_info=error)
+            with request.in_trace():
+                log.error("a response failed midway", correlation_id=request.correlation_id, exc_info=error)
             self._transport.abort()
             return
         finally:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from structlog.contextvars import bound_contextvars
 
 from holdfast import wire
 from holdfast.auth.principal import Principal
@@ -30,6 +32,7 @@ from holdfast.http_api.server.body import Body, ClientDisconnected
 from holdfast.http_api.server.head import Head
 from holdfast.http_api.server.response import Response, error_response, item_error
 from holdfast.http_api.server.routes import SMALL_BYTES_MAX, Endpoint
+from holdfast.trace_context import TRACEPARENT, TRACESTATE, Pairs, log_fields, pairs_of
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ callers would wait for it."""
 
 ERRORS_SHOWN_MAX = 1_000
 """Errors in the response to a batch of which nothing was taken: to write 10,000 would take 50 ms."""
+
+_TRACEPARENT, _TRACESTATE = TRACEPARENT.encode(), TRACESTATE.encode()
 
 _JSON = {"application/json", ""}
 
@@ -130,6 +135,23 @@ class Request:
     @property
     def headers(self) -> dict[bytes, bytes]:
         return self.head.headers
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it may belong to a trace; nearly all do not."""
+        return _TRACEPARENT in self.head.headers
+
+    @property
+    def trace_context(self) -> Pairs:
+        """The context of the trace that it belongs to."""
+        headers = self.head.headers
+        if _TRACEPARENT not in headers:
+            return ()
+        return pairs_of(headers[_TRACEPARENT].decode("latin-1"), headers.get(_TRACESTATE, b"").decode("latin-1"))
+
+    def in_trace(self) -> AbstractContextManager[None]:
+        """Log lines of this block, and of tasks that it starts, say which trace they belong to."""
+        return bound_contextvars(**log_fields(self.trace_context)) if self.is_traced else nullcontext()
 
     @property
     def namespace(self) -> str:
@@ -350,9 +372,11 @@ class Request:
             self.end()
             self._connection.abort()
             return
-        self.respond(
-            error_response(error, self.head.endpoint, self.batch_errors, self.correlation_id, self.head.content_type)
-        )
+        with self.in_trace():
+            response = error_response(
+                error, self.head.endpoint, self.batch_errors, self.correlation_id, self.head.content_type
+            )
+        self.respond(response)
 
     @property
     def disconnected(self) -> asyncio.Future[None]:

@@ -36,6 +36,7 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.ports import Granted, PublishBatch, Refusal
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
+from holdfast.trace_context import find, log_fields
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -377,13 +378,14 @@ class QueueBridge:
         """Note a refusal; `apply_batches` sends it, with all others of its batch."""
         connection, publishes, index = owner.connection, owner.publishes, owner.at
         packet = publishes.packets[index]
+        trace = log_fields(find(packet.properties.user_properties))
         if connection is None:
-            log.warning("a message was not enqueued", topic=packet.topic, code=error.code, error=str(error))
+            log.warning("a message was not enqueued", topic=packet.topic, code=error.code, error=str(error), **trace)
             return
         publishes.refusals[index] = Refusal(_puback_code(error), str(error))
         self._refused[publishes] = connection
         if connection.version != V5 or not packet.qos:  # the protocol has no way to say so
-            log.info("message refused", client=connection.client_id, topic=packet.topic, code=error.code)
+            log.info("message refused", client=connection.client_id, topic=packet.topic, code=error.code, **trace)
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
