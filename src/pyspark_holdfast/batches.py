@@ -24,13 +24,13 @@ DEAD_PREFIX = "dlq/"
 class BatchReader(DataSourceReader):
     """See the module."""
 
-    def __init__(self, options: Options, names: list[str]) -> None:
+    def __init__(self, options: Options, kinds: dict[str, str]) -> None:
         options.need("queue")
         if options.starting == "latest":
             raise ValueError("holdfast: startingOffsets latest would read nothing; it is for streams")
         if options.ending == "earliest":
             raise ValueError("holdfast: endingOffsets earliest would read nothing")
-        self._options, self._names = options, names
+        self._options, self._kinds = options, kinds
         self._queue = options.queue
         self._conditions: list[Condition] = []
 
@@ -89,10 +89,10 @@ class BatchReader(DataSourceReader):
                     first=at,
                     until=one.until,
                     limit=READ_ROWS,
-                    columns=self._names,
+                    columns=list(self._kinds),
                     where=[c for c in partition.conditions if c[0] != "partition"],  # type: ignore[attr-defined]
                 )
-                yield from shaped(self._options.view, table, self._names)
+                yield from shaped(table, self._kinds)
 
 
 class BatchTask(RangeTask):

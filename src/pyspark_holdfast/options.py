@@ -34,9 +34,11 @@ OPTIONS = {
     "retryTimeout": "120",
 }
 _NAMES = {name.lower(): name for name in OPTIONS}
+_ASYNCHRONOUS = "asyncprogresstrackingenabled"
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
 
 VIEWS = ("messages", "deliveries", "dead_letters")
+_PROPERTIES = {"true": "map", "array": "array", "false": "none"}
 DELIVERIES = ("transactional", "idempotent", "atLeastOnce")
 
 BATCH_ROWS_MAX = 100_000
@@ -53,6 +55,11 @@ class Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         given_options = {name.lower(): value for name, value in given.items()}
+        if given_options.pop(_ASYNCHRONOUS, "false").lower() != "false":
+            raise ValueError(
+                "holdfast: asyncProgressTrackingEnabled must stay off: the broker would remove messages before Spark"
+                " has noted that it has read them"
+            )
         for name in sorted(set(given_options) - set(_NAMES) - _SPARKS_OWN):
             close = difflib.get_close_matches(name, _NAMES, 1)
             meant = f"; did you mean {_NAMES[close[0]]}?" if close else ""
@@ -68,7 +75,9 @@ class Options:
         self.min_partitions = _number("minPartitions", chosen["minPartitions"], 0, 10_000)
         self.fail_on_loss = _flag("failOnDataLoss", chosen["failOnDataLoss"])
         self.columns = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
-        self.properties = _flag("includeProperties", chosen["includeProperties"])
+        self.properties = _PROPERTIES[
+            _one_of("includeProperties", chosen["includeProperties"].lower(), tuple(_PROPERTIES))
+        ]
         self.pushdown = _flag("pushdown", chosen["pushdown"])
         self.delivery = _one_of("delivery", chosen["delivery"], DELIVERIES)
         self.transaction = chosen["transactionId"]

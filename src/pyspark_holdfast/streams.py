@@ -40,13 +40,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. Spark keeps one of these for a query, and makes others for planning: the constructor does
     nothing."""
 
-    def __init__(self, options: Options, names: list[str]) -> None:
+    def __init__(self, options: Options, kinds: dict[str, str]) -> None:
         options.need("queue", "group")
         if options.view != "messages":
             raise ValueError("holdfast: a stream reads messages; for dead letters stream the dead queue, as dlq/orders")
         if options.ending != "latest":
             raise ValueError("holdfast: option endingOffsets is for batch reads; a stream does not end")
-        self._options, self._names = options, names
+        self._options, self._kinds = options, kinds
         self._target: Offset | None = None
         self._committed: Offset = {}
 
@@ -190,10 +190,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "first": at,
                     "until": one.until,
                     "limit": READ_ROWS,
-                    "columns": self._names,
+                    "columns": list(self._kinds),
                 }
                 table, facts = self._read(request)
-                yield from shaped("messages", table, self._names)
+                yield from shaped(table, self._kinds)
                 at = max(facts["next"], at + 1)
 
     def _read(self, request: dict[str, Any]) -> tuple[pa.Table, dict[str, int]]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
     DataType,
@@ -34,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_holdfast.options import Options
+from pyspark_holdfast.schema import PROPERTY_LIST, is_property_list, mapped, with_properties
 
 _NUMBERS = (LongType, IntegerType, ShortType, ByteType)
 _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
@@ -45,7 +47,7 @@ _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
     "priority": ("a whole number", _NUMBERS),
     "deliver_at": ("timestamp, or bigint milliseconds since 1970", (TimestampType, TimestampNTZType, LongType)),
     "ttl": ("interval day to second, or a whole number of seconds", (DayTimeIntervalType, *_NUMBERS)),
-    "properties": ("map<string,string>", (MapType,)),
+    "properties": (f"map<string,string>, or {PROPERTY_LIST}", (MapType, ArrayType)),
     "correlation_id": ("string", (StringType,)),
     "content_type": ("string", (StringType,)),
     "reply_to": ("string", (StringType,)),
@@ -71,7 +73,7 @@ def check_writing(options: Options, schema: StructType, overwrite: bool) -> Opti
         if field.name not in _COLUMNS:
             raise ValueError(f"holdfast: no message has a {field.name!r}; columns are {', '.join(_COLUMNS)}")
         words, kinds = _COLUMNS[field.name]
-        if not isinstance(field.dataType, kinds) or not _is_text_map(field.dataType):
+        if not isinstance(field.dataType, kinds) or not _is_text(field.dataType):
             raise ValueError(f"holdfast: column {field.name} is {words}, not {field.dataType.simpleString()}")
     if "queue" not in names:
         options.need("queue")
@@ -82,7 +84,10 @@ def check_writing(options: Options, schema: StructType, overwrite: bool) -> Opti
     return options
 
 
-def _is_text_map(kind: DataType) -> bool:
+def _is_text(kind: DataType) -> bool:
+    """Whether properties are text."""
+    if isinstance(kind, ArrayType):
+        return is_property_list(kind)
     if not isinstance(kind, MapType):
         return True
     return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
@@ -152,7 +157,10 @@ def _requests(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[t
     """Slices of rows for requests: of one queue, within the limits of rows and bytes."""
     rows = min(options.batch_rows, max(options.rate, 1)) if options.rate else options.batch_rows
     for batch in batches:
-        for queue, table in _by_queue(pa.Table.from_batches([batch]), options.queue):
+        rows_of_batch = pa.Table.from_batches([batch])
+        if "properties" in batch.schema.names and pa.types.is_list(batch.schema.field("properties").type):
+            rows_of_batch = with_properties(rows_of_batch, mapped)
+        for queue, table in _by_queue(rows_of_batch, options.queue):
             for start, end in _row_slices(table, rows):
                 yield queue, table.slice(start, end - start)
 

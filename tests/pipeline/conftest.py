@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.pipeline.scenes import Built
+
 if importlib.util.find_spec("pyspark") is None:  # the extra [spark] is not installed
     collect_ignore_glob = ["test_*.py"]
 
@@ -30,3 +32,18 @@ def spark() -> Iterator[SparkSession]:
     session = open_session(SparkTarget(master="local[2,4]", memory=1 << 30, quick=True))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A lake with its tables. Tests that change it make another."""
+    from holdfast.pipeline.lake.lake import Lake
+    from tests.pipeline.scenes import Built
+    from tests.pipeline.test_build import build
+    from tests.pipeline.traffic import Traffic
+
+    traffic = Traffic(tmp_path_factory.mktemp("answers"), 21)
+    traffic.go(200)
+    events = traffic.export(rows=200)
+    build(Lake(traffic.lake), spark)
+    return Built(traffic, events)

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pyspark_holdfast.options import Options
-from pyspark_holdfast.schema import schema_of
+from pyspark_holdfast.schema import check_schema, schema_of
 from pyspark_holdfast.source import HoldfastSource
 from pyspark_holdfast.streams import Offset, StreamReader
 from pyspark_holdfast.writing import StreamWriter, check_writing
@@ -39,8 +39,8 @@ def happens(directory: str, moment: str) -> None:
 
 
 class FaultyReader(StreamReader):
-    def __init__(self, options: Options, names: list[str], faults: str) -> None:
-        super().__init__(options, names)
+    def __init__(self, options: Options, kinds: dict[str, str], faults: str) -> None:
+        super().__init__(options, kinds)
         self._faults = faults
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -80,11 +80,11 @@ class FaultySource(HoldfastSource):
         return Options({name: value for name, value in given.items() if name != "faults"}), given["faults"]
 
     def schema(self) -> StructType:
-        return schema_of("messages", [], True)
+        return schema_of("messages", [], "map")
 
     def streamReader(self, schema: StructType) -> FaultyReader:  # noqa: N802
         options, faults = self._parts()
-        return FaultyReader(options, schema.fieldNames(), faults)
+        return FaultyReader(options, check_schema("messages", schema), faults)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FaultyWriter:  # noqa: N802
         options, faults = self._parts()

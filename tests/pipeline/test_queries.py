@@ -16,30 +16,10 @@ from holdfast.cli.main import main
 from holdfast.errors import LakeOutOfReach
 from holdfast.pipeline.build.timeline import milliseconds, percentile
 from holdfast.pipeline.jobs.charts import line_chart, nice, nice_count, nice_ms, show, show_ms
-from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark import java
 from holdfast.pipeline.spark.failures import summary
 from holdfast.pipeline.spark.session import SparkTarget, check_reach
-from tests.pipeline.model import Model, Row
-from tests.pipeline.test_build import build
-from tests.pipeline.traffic import Traffic
-
-
-class Built:
-    def __init__(self, traffic: Traffic, events: list[Row]) -> None:
-        self.traffic, self.events, self.lake = traffic, events, traffic.lake
-        self.model = Model()
-        for event in events:
-            self.model.take(event)
-
-
-@pytest.fixture(scope="module")
-def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    traffic = Traffic(tmp_path_factory.mktemp("answers"), 21)
-    traffic.go(200)
-    events = traffic.export(rows=200)
-    build(Lake(traffic.lake), spark)
-    return Built(traffic, events)
+from tests.pipeline.scenes import Built
 
 
 def ask(built: Built, *words: str, code: int = 0) -> Result:
@@ -55,11 +35,15 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.fetched: list[str] = []
+        self.linked: list[str] = []
+        self.places: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.fetched += [value or "" for name, value in attrs if name in {"src", "href"}]
+        self.fetched += [value or "" for name, value in attrs if name == "src" or (name, tag) == ("href", "link")]
+        self.linked += [value or "" for name, value in attrs if (name, tag) == ("href", "a")]
+        self.places += [value or "" for name, value in attrs if name == "id"]
 
 
 def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp_path: Path) -> None:
@@ -96,6 +80,13 @@ def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp
     parsed = Page(page.read_text())
     assert parsed.tags.count("svg") >= 2 * len([key for key in counts if key[1] is None])
     assert parsed.fetched == []
+    assert "#dead-letters" in parsed.linked
+    assert {link[1:] for link in parsed.linked} <= set(parsed.places), "every link leads somewhere"
+    assert "holdfast pipeline triage --waiting --queue tasks" in page.read_text()
+    linked = tmp_path / "linked.html"
+    ask(built, "report", "--html", str(linked), "--console", "http://h:1/", "--anomalies")
+    assert {"http://h:1/queues/tasks", "http://h:1/dead-letters/dlq%2Ftasks"} <= set(Page(linked.read_text()).linked)
+    assert "is http://host:port" in ask(built, "report", "--console", "h:1", code=2).stderr
     for words in (
         "Waiting time in workers",
         "Processing time",
@@ -210,6 +201,10 @@ def test_a_curve_has_gaps_and_round_times() -> None:
     assert drawn.count("<polyline") == 2
     assert ">00:05<" in drawn
     assert "p95: at most 30 ms" in drawn
+    assert "<title>01 Mar 00:03\np95: 3 ms</title>" in drawn
+    assert "<title>01 Mar 00:10</title>" in drawn, "nothing is known"
+    alone = line_chart(times[:1], [("p95", "c1", [4.0])], "", say=show_ms)
+    assert '<line class="line c1" x1="72" x2="708"' in alone, "a single minute is a level, not a dot at the edge"
 
 
 def test_what_spark_says_is_one_line() -> None:

@@ -181,6 +181,14 @@ def test_columns_are_asked_of_the_server_by_option_or_by_schema(scene: Scene) ->
     scene.send(10)
     assert scene.read(queue="in", columns="sequence, key").columns == ["sequence", "key"]
     assert "properties" not in scene.read(queue="in", includeProperties="false").columns
+    repeated = "array(named_struct('name', 'a', 'value', '1'), named_struct('name', 'a', 'value', '2')) AS properties"
+    scene.write(scene.spark.range(1).selectExpr("'x' AS value", repeated), queue="listed")
+    (listed,) = scene.read(queue="listed", includeProperties="array").select("properties").collect()
+    assert [(one.name, one.value) for one in listed.properties] == [("a", "1"), ("a", "2")], "no name is lost"
+    assert scene.read(queue="listed").collect()[0].properties == {"a": "2"}
+    nameless = "array(named_struct('name', CAST(NULL AS string), 'value', '1')) AS properties"
+    with pytest.raises(Exception, match="a property has no name"):
+        scene.write(scene.spark.range(1).selectExpr("'x' AS value", nameless), queue="listed")
     given = (
         scene.spark.read.format("holdfast").options(url=scene.broker.url, queue="in").schema("priority int, id bigint")
     )
@@ -280,7 +288,7 @@ def filled(broker: Broker, count: int, partitions: int = 1) -> SyncClient:
 
 def reader(broker: Broker, **options: str) -> StreamReader:
     given = {"url": broker.url, "queue": "in", "group": "spark", **options}
-    return StreamReader(Options(given), ["sequence", "payload"])
+    return StreamReader(Options(given), {"sequence": "bigint", "payload": "binary"})
 
 
 def taken(one: StreamReader, start: dict[str, int], end: dict[str, int]) -> list[bytes]:
@@ -373,11 +381,13 @@ def test_a_group_with_a_limit_of_its_own_is_used_and_one_of_another_kind_is_not(
         ({"delivery": "twice"}, "delivery is transactional, idempotent or atLeastOnce"),
         ({"delivery": "atLeastOnce", "transactionId": "x"}, "means nothing with delivery atLeastOnce"),
         ({"minPartitions": "-1"}, "minPartitions is a whole number from 0 to 10000"),
+        ({"includeProperties": "yes"}, "includeProperties is true, array or false"),
+        ({"asyncProgressTrackingEnabled": "true"}, "asyncProgressTrackingEnabled must stay off"),
     ],
 )
 def test_wrong_options_are_named_with_what_is_right(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        StreamReader(Options({"queue": "in", "group": "g", **options}), [])
+        StreamReader(Options({"queue": "in", "group": "g", **options}), {})
 
 
 def test_a_token_file_may_be_renewed_while_a_stream_runs(tmp_path: Path) -> None:

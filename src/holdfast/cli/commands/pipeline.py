@@ -20,6 +20,7 @@ from holdfast.cli.commands.lake.load import load
 from holdfast.cli.commands.lake.query import history, report, triage
 from holdfast.cli.commands.lake.redrive import redrive, runs
 from holdfast.cli.commands.lake.replay import replay
+from holdfast.cli.commands.lake.what_if import what_if
 from holdfast.cli.support.connection import Connection
 from holdfast.cli.support.numbers import count, plural
 from holdfast.cli.support.options import output_format
@@ -43,7 +44,7 @@ def pipeline() -> None:
     """
 
 
-for command in (history, report, triage, redrive, runs, load, replay):
+for command in (history, report, triage, redrive, runs, load, replay, what_if):
     pipeline.add_command(command)
 
 

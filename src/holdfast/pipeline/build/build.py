@@ -36,7 +36,6 @@ from pyspark.sql import SparkSession
 
 from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.errors import SegmentUnusable, TablesDamaged
-from holdfast.journal.segment import digest
 from holdfast.pipeline.build import (
     dead_letter_task,
     dead_letters,
@@ -156,9 +155,9 @@ class Build:
         lacking = [table for table in lake.tables if cursors[table.spec.name] != cursor]
         linked: list[Path] = []
         if lake.events in lacking:
-            with self._stages.stage("verify and link segments"):
+            with self._stages.stage("link segments"):
                 linked = self._linked(batch)
-        with self._stages.stage("sort events by message"):
+        with self._stages.stage("verify and sort events"):
             shuffle_files = self._sorted(batch, linked, with_dead_letters=lake.dead_letters in lacking)
             self._expect(batch, shuffle_files)
         if linked:
@@ -209,8 +208,13 @@ class Build:
         return added
 
     def _expect(self, batch: list[Segment], found: list[TaskResult]) -> None:
-        """Refuse a batch with rows that fail an expectation, before any table has it: they go into quarantine, where
-        they stay until the batch is built."""
+        """Refuse a batch with a segment that is not as it was written, or with rows that fail an expectation, before
+        any table has it. Rows go into quarantine, where they stay until the batch is built."""
+        changed = [name for result in found for name in result["changed"]]
+        if changed:
+            raise SegmentUnusable(
+                segment=changed[0], problem="it was changed after it was written: its hash differs from the manifest's"
+            )
         failed = [one for result in found for one in result["failing"]]
         nodes = {segment.entry.segment: segment.node for segment in batch}
         now = datetime.now(UTC)
@@ -247,7 +251,7 @@ class Build:
             "sorting segments",
             fold_task.sort_segments,
             [
-                {**common, "segments": [(paths[segment.path.name], *_expected(segment)) for segment in pack]}
+                {**common, "segments": [(paths[segment.path.name], *_expected(segment, linked)) for segment in pack]}
                 for pack in packed(batch, PACK_ROWS)
             ],
         )
@@ -410,21 +414,21 @@ def _between(values: SortedArray, low: Bound, high: Bound) -> bool:
 
 
 def _link(segment: Segment, place: Path) -> Path:
-    """Link the segment into the table, if its size and hash are those of the manifest."""
-    name, target = segment.entry.segment, place / segment.path.name
+    """Link the segment into the table. A task checks its hash before the link counts."""
+    target = place / segment.path.name
     if not segment.path.is_file():
-        raise SegmentUnusable(segment=name, problem="the file is missing")
+        raise SegmentUnusable(segment=segment.entry.segment, problem="the file is missing")
     try:
         os.link(segment.path, target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(segment.path, target)
-    if target.stat().st_size != segment.entry.size_bytes or digest(target) != segment.entry.sha256:
-        raise SegmentUnusable(segment=name, problem="it was changed after it was written: its hash differs")
     return target
 
 
-def _expected(segment: Segment) -> tuple[str, int, int]:
-    return segment.entry.segment, segment.entry.first_lsn, segment.entry.last_lsn
+def _expected(segment: Segment, linked: list[Path]) -> tuple[str, int, int, str | None]:
+    """What the manifest says of a segment; of one that is in the table already, its hash was checked."""
+    entry = segment.entry
+    return entry.segment, entry.first_lsn, entry.last_lsn, entry.sha256 if linked else None
 
 
 def _queue_keys(rows: pa.Table) -> set[tuple[str | None, ...]]:

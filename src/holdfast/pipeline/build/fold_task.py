@@ -18,7 +18,14 @@ from holdfast.pipeline.build.expectations import described, failing
 from holdfast.pipeline.build.facts import facts
 from holdfast.pipeline.build.fold import NARROW, SCHEMA, Ints, coded, fold
 from holdfast.pipeline.build.recipients import CHANGES, received
-from holdfast.pipeline.build.shuffle import joined, new_file, read_segment, read_shuffle_files, write_shuffle_file
+from holdfast.pipeline.build.shuffle import (
+    digest_of,
+    joined,
+    new_file,
+    read_segment,
+    read_shuffle_files,
+    write_shuffle_file,
+)
 from holdfast.pipeline.lake.arrow import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import MESSAGES
 
@@ -49,12 +56,16 @@ _REPEATED = [
 def sort_segments(task: dict[str, Any]) -> dict[str, Any]:
     """Sort `segments`, which follow each other, into a shuffle file in `place`. Returns also their events of groups;
     the seconds in which their messages were enqueued, if they have later events of them; and, `with_dead_letters`, a
-    file with their deaths and dead letters. Segments of which rows fail an expectation are
-    `failing`, and nothing is taken from them."""
+    file with their deaths and dead letters. Segments whose hash is another than the manifest's are `changed`, those of
+    which rows fail an expectation `failing`, and nothing is taken from them."""
     tables: list[pa.Table] = []
     dead_letters: list[pa.Table] = []
-    result: dict[str, Any] = {"groups": [], "shuffle_file": None, "sample": [], "seconds": [], "failing": []}
-    for segment, name, first_lsn, last_lsn in task["segments"]:
+    result: dict[str, Any] = {name: [] for name in ("groups", "sample", "seconds", "failing", "changed")}
+    result["shuffle_file"] = None
+    for segment, name, first_lsn, last_lsn, sha256 in task["segments"]:
+        if sha256 is not None and digest_of(segment) != sha256:
+            result["changed"].append(name)
+            continue
         table = read_segment(segment, NARROW, CODED)
         failed = failing(table, first_lsn, last_lsn)
         if failed:

@@ -12,6 +12,7 @@ executors.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,6 +38,12 @@ Range = tuple[int | None, int | None]
 def new_file(directory: str, what: str, suffix: str) -> Path:
     """A name that no other attempt of the same task has."""
     return Path(directory) / f"{what}-{uuid4().hex}{suffix}"
+
+
+def digest_of(path: str) -> str:
+    """The SHA-256 of a file, in hex."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_segment(path: str, columns: list[str], coded: list[str]) -> pa.Table:

@@ -10,6 +10,9 @@ from html import escape
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 12, 26
 TICKS = 4
+TOOLTIPS = 60
+"""Strips of a chart that say their values: as narrow as a pointer can aim."""
+
 TIME_TICKS = 8
 TIME_STEPS = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 """Seconds between two labels along the axis."""
@@ -30,8 +33,8 @@ def line_chart(
     say: Callable[[float], str] | None = None,
     end: Callable[[float], float] | None = None,
 ) -> str:
-    """Curves over time, with a grid, a legend and the highest values as tooltips. `say` spells a value, `end` finds the
-    end of the scale for the highest one."""
+    """Curves over time, with a grid, a legend and the values as tooltips. `say` spells a value, `end` finds the end of
+    the scale for the highest one. A single instant is drawn as a level over the whole width."""
     spell = say or show
     top = (end or nice)(
         max((value for _, _, values in series for value in values if value is not None), default=0) or 1
@@ -54,17 +57,43 @@ def line_chart(
             if filled:
                 base = f"{x(run[-1][0]):.1f},{y(0):.1f} {x(run[0][0]):.1f},{y(0):.1f}"
                 parts.append(f'<polygon class="fill {colour}" points="{points} {base}"/>')
-            if len(run) == 1:
+            if len(times) == 1:
+                value = run[0][1]
+                ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"'
+                parts.append(f'<line class="line {colour}" {ends}>{title}</line>')
+            elif len(run) == 1:
                 at, value = run[0]
                 parts.append(
                     f'<circle class="dot {colour}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="2">{title}</circle>'
                 )
             else:
                 parts.append(f'<polyline class="line {colour}" points="{points}">{title}</polyline>')
+    parts += _tooltips(times, series, spell, unit)
     legend = "".join(f'<span class="key {colour}">{escape(name)}</span>' for name, colour, _ in series)
     label = escape(", ".join(name for name, _, _ in series))
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     return f'<figure>{svg}<figcaption>{legend}<span class="unit">{escape(unit)}</span></figcaption></figure>'
+
+
+def _tooltips(
+    times: Sequence[datetime], series: Sequence[Curve], spell: Callable[[float], str], unit: str
+) -> list[str]:
+    """Strips over the chart, each with the values at its middle: there is no script that could follow the pointer."""
+    count = min(len(times), TOOLTIPS)
+    width = (WIDTH - LEFT - RIGHT) / count
+    parts: list[str] = []
+    for number in range(count):
+        index = number * (len(times) - 1) // max(count - 1, 1)
+        lines = [f"{times[index]:%d %b %H:%M}"]
+        lines += [
+            f"{name}: {spell(values[index] or 0)} {unit}".strip()
+            for name, _, values in series
+            if values[index] is not None
+        ]
+        x = LEFT + number * width
+        place = f'x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="{HEIGHT - TOP - BOTTOM}"'
+        parts.append(f'<rect class="tip" {place}><title>{escape(chr(10).join(lines))}</title></rect>')
+    return parts
 
 
 def _runs(times: Sequence[datetime], values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.pipeline.jobs.anomalies import Anomaly
 from holdfast.pipeline.jobs.charts import show, show_ms
 from holdfast.pipeline.jobs.objectives import Change, Forecast, Objective
 
@@ -56,6 +57,34 @@ def changes(found: Sequence[Change]) -> Table:
         for one in found
     ]
     return titles, rows
+
+
+_WHAT = {"wait_p95_ms": "wait p95", "processing_p95_ms": "work p95"}
+
+
+def anomalies(found: Sequence[Anomaly]) -> Table:
+    titles = ["from", "to", "queue", "group", "what", "was", "usual", "messages", "for example", "error"]
+    rows = [
+        [
+            f"{one.since:%Y-%m-%d %H:%M}",
+            f"{one.until:%Y-%m-%d %H:%M}",
+            one.queue,
+            one.group or "-",
+            _WHAT.get(one.what, one.what),
+            *map(show_ms if one.what in _WHAT else show, (one.value, one.usual)),
+            show(one.behind.messages),
+            " ".join(map(str, one.behind.examples)) or "-",
+            one.behind.error or "-",
+        ]
+        for one in found
+    ]
+    return titles, rows
+
+
+def told(one: Anomaly) -> str:
+    """An anomaly in a few words."""
+    spell = show_ms if one.what in _WHAT else show
+    return f"{_WHAT.get(one.what, one.what)} {spell(one.value)} instead of {spell(one.usual)}"
 
 
 def percent(before: float | None, now: float | None) -> str:

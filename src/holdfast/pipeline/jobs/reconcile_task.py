@@ -7,8 +7,6 @@ executors.
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,14 @@ import pyarrow.parquet as pq
 
 from holdfast.pipeline.build.fold import NOTHING, Ints, coded, codes_of, numbers_of
 from holdfast.pipeline.build.recipients import CHANGES, NEVER, received
-from holdfast.pipeline.build.shuffle import joined, new_file, read_segment, read_shuffle_files, write_shuffle_file
+from holdfast.pipeline.build.shuffle import (
+    digest_of,
+    joined,
+    new_file,
+    read_segment,
+    read_shuffle_files,
+    write_shuffle_file,
+)
 from holdfast.pipeline.lake.arrow import MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import ENDS, RECEIVED
 
@@ -48,7 +53,7 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
     for segment in task["segments"]:
         path, name = segment["path"], segment["name"]
         try:
-            if segment["sha256"] is not None and _digest(path) != segment["sha256"]:
+            if segment["sha256"] is not None and digest_of(path) != segment["sha256"]:
                 problems.append(f"{name}: changed: it is not as it was written")
             table = _missing(read_segment(path, COLUMNS, CODED), COLUMNS, CODED)
         except (OSError, pa.ArrowException, KeyError) as error:
@@ -73,11 +78,6 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
     found = {"problems": problems, "rows": rows, "groups": groups, "shuffle_file": None, "sample": []}
     found |= {"highest": list(highest.items()), "suspects": suspects[: task["named_max"]]}
     return {**found, **write_shuffle_file(joined(tables), task["place"])} if tables else found
-
-
-def _digest(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _group_changes(segment: str, after: int, upto: int) -> list[dict[str, Any]]:

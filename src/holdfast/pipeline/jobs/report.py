@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from holdfast.core.queue import DEAD_PREFIX
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.build.timeline import percentile
+from holdfast.pipeline.jobs.anomalies import Anomaly, anomalies
 from holdfast.pipeline.jobs.objectives import Change, Forecast, Objective, Target, forecast, objectives
 from holdfast.pipeline.lake.tables import MINUTE_COUNTS
 from holdfast.pipeline.spark.stages import Stages
@@ -103,6 +104,8 @@ class Report(msgspec.Struct, kw_only=True):
     objectives: list[Objective] = []
     changes: list[Change] = []
     """Against the same length of time before, if that was wanted."""
+    anomalies: list[Anomaly] = []
+    """What is unlike other times, if that was wanted."""
     quarantined: int = 0
     """Rows of the journal that fail an expectation: what follows them is not in the tables."""
 
@@ -137,9 +140,10 @@ def report(
     queue: str = "",
     targets: Sequence[Target] = (),
     compare: bool = False,
+    unusual: bool = False,
 ) -> Report:
     """The report from `since` to `until`; without them from the first minute to the last. `compare`: also with the same
-    length of time before."""
+    length of time before. `unusual`: also what is unlike all times before and in the range."""
     if queue:
         minutes, messages = minutes.where(F.col("queue") == queue), messages.where(F.col("queue") == queue)
         dead_letters = dead_letters.where(F.col("source_queue") == queue)
@@ -170,6 +174,9 @@ def report(
         with stages.stage("the time before"):
             earlier = (F.col("minute") >= F.lit(since - (until - since))) & (F.col("minute") < F.lit(since))
             found.changes = _changes(minutes.where(earlier), found)
+    if unusual:
+        with stages.stage("anomalies"):
+            found.anomalies = anomalies(minutes, messages, since, until)
     return found
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
 
 from holdfast.pipeline.jobs import outlook
 from holdfast.pipeline.jobs.charts import Curve, bar_chart, line_chart, nice_count, nice_ms, show, show_ms
 from holdfast.pipeline.jobs.report import CURVES_MAX, Deaths, Point, QueueSummary, Report
 
+UNLIKE = "Unlike other times"
 STYLE = (Path(__file__).parent / "report.css").read_text()
 
 
-def page(report: Report, made_at: datetime) -> str:
-    """The whole page."""
+def page(report: Report, made_at: datetime, console: str = "") -> str:
+    """The whole page. Its findings link to the console at the URL `console`, if there is one, else into the page."""
     body = [
         "<h1>Queues</h1>",
         f'<p class="sub">{_when(report.since)} to {_when(report.until)} · a point is {_step(report.step_minutes)}</p>',
         _tiles(report),
-        _findings(report),
+        _findings(report, _Links(console.rstrip("/"), frozenset(one.queue for one in _charted(report)))),
         _overview(report),
         _groups(report),
         *_outlook(report),
@@ -75,15 +79,44 @@ def _tiles(report: Report) -> str:
     )
 
 
-def _findings(report: Report) -> str:
+class _Links(NamedTuple):
+    """Names of queues, with links to where more is said of them."""
+
+    console: str
+    charted: frozenset[str]
+
+    def queue(self, name: str) -> str:
+        place = f"{self.console}/queues/{quote(name, safe='')}" if self.console else f"#{_anchor(name)}"
+        return self._named(name, place if self.console or name in self.charted else "")
+
+    def dead_queue(self, name: str) -> str:
+        return self._named(
+            name, f"{self.console}/dead-letters/{quote(name, safe='')}" if self.console else "#dead-letters"
+        )
+
+    def _named(self, name: str, place: str) -> str:
+        bold = f"<b>{escape(name)}</b>"
+        return f'<a href="{escape(place)}">{bold}</a>' if place else bold
+
+
+def _anchor(queue: str) -> str:
+    return f"queue-{quote(queue, safe='')}"
+
+
+def _findings(report: Report, links: _Links) -> str:
     """The most important findings, as sentences."""
     found: list[str] = []
+    if report.anomalies:
+        strangest = report.anomalies[0]
+        others = f", and {len(report.anomalies) - 1} more" if len(report.anomalies) > 1 else ""
+        when = f'<a href="#unlike">unlike other times</a> at {strangest.since:%H:%M on %d %b}'
+        found.append(f"{links.queue(strangest.queue)} was {when}: {outlook.told(strangest)}{others}.")
     for one in report.objectives:
         if not one.met:
             group = f", {escape(one.group)}" if one.group else ""
             good = f"{one.good / one.total * 100:.4g} % of {show(one.total)} were good"
             found.append(
-                f"<b>{escape(one.queue)}{group}</b> misses its target for {one.what}: {good},"
+                f"{links.queue(one.queue)}{group} misses its target for {one.what}: {good},"
                 f" {one.share * 100:.4g} % should be."
             )
     if report.quarantined:
@@ -96,28 +129,30 @@ def _findings(report: Report) -> str:
         peak = max(backlog.points, key=lambda point: point.depth_max or 0)
         hour = f"{peak.at:%H:%M} on " if report.step_minutes < 1_440 else ""
         found.append(
-            f"<b>{escape(_name(backlog))}</b> was the deepest: {show(backlog.depth_max)} messages around "
+            f"{links.queue(backlog.queue)} was the deepest: {show(backlog.depth_max)} messages around "
             f"{hour}{peak.at:%d %b}, {show(backlog.depth)} at the end."
         )
     groups = [group for queue in report.work_queues for group in report.groups_of(queue) if group.counts["leased"]]
     retrying = max(groups, key=lambda group: group.counts["failed"], default=None)
     if retrying is not None and retrying.counts["failed"]:
         found.append(
-            f"<b>{escape(_name(retrying))}</b> failed most: {show(retrying.counts['failed'])} of "
+            f"{links.queue(retrying.queue)} failed most: {show(retrying.counts['failed'])} of "
             f"{show(retrying.counts['leased'])} leases ({retrying.retried * 100:.3g} %) were tried again."
         )
     waiting = max(groups, key=lambda group: group.wait.p95 or 0, default=None)
     if waiting is not None and waiting.wait.p95:
         found.append(
-            f"<b>{escape(_name(waiting))}</b> kept messages waiting longest: 1 of 20 for more than "
+            f"{links.queue(waiting.queue)} kept messages waiting longest: 1 of 20 for more than "
             f"{show_ms(waiting.wait.p95)}."
         )
     if report.deaths:
         worst = report.deaths[0]
         why = f" <code>{escape(worst.error_pattern)}</code>" if worst.error_pattern else ""
+        triage = f"holdfast pipeline triage --waiting --queue {shlex.quote(worst.queue)}"
+        where = links.dead_queue(worst.dead_queue or worst.queue)
         found.append(
-            f"Most dead letters: {show(worst.count)} in <b>{escape(worst.queue)}</b>, {escape(worst.reason)}{why}; "
-            f"{show(worst.waiting)} still wait."
+            f"Most dead letters: {show(worst.count)} of {escape(worst.queue)} in {where}, {escape(worst.reason)}{why}; "
+            f"{show(worst.waiting)} still wait. By cause: <code>{escape(triage)}</code>."
         )
     if len(report.consumers) > 1:
         slowest, middle = report.consumers[0], report.consumers[len(report.consumers) // 2]
@@ -227,7 +262,11 @@ def _overview(report: Report) -> str:
 
 
 def _queue(report: Report, queue: QueueSummary) -> str:
-    return f"<h2>{escape(_name(queue))}</h2>" + _charts(report, [queue]) + _latency(report, queue)
+    return (
+        f'<h2 id="{escape(_anchor(queue.queue))}">{escape(_name(queue))}</h2>'
+        + _charts(report, [queue])
+        + _latency(report, queue)
+    )
 
 
 def _name(summary: QueueSummary) -> str:
@@ -265,17 +304,19 @@ def _outlook(report: Report) -> list[str]:
         ("Targets", outlook.objectives(report.objectives)),
         ("Backlogs, if it goes on like this", outlook.forecasts(report.forecasts)),
         ("Against the same time before", outlook.changes(report.changes)),
+        (UNLIKE, outlook.anomalies(report.anomalies)),
     ):
         if rows:
             head = "".join(f"<th>{escape(name)}</th>" for name in titles)
             body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-            parts.append(f'<h2>{title}</h2><div class="card scroll"><table><tr>{head}</tr>{body}</table></div>')
+            anchor = ' id="unlike"' if title == UNLIKE else ""
+            parts.append(f'<h2{anchor}>{title}</h2><div class="card scroll"><table><tr>{head}</tr>{body}</table></div>')
     return parts
 
 
 def _deaths(deaths: list[Deaths]) -> str:
     if not deaths:
-        return '<h2>Dead letters</h2><p class="none">None in this time.</p>'
+        return '<h2 id="dead-letters">Dead letters</h2><p class="none">None in this time.</p>'
     reasons: dict[str, int] = {}
     queues: dict[str, int] = {}
     for death in deaths:
@@ -292,7 +333,7 @@ def _deaths(deaths: list[Deaths]) -> str:
         for death in deaths[:25]
     )
     return (
-        f'<h2>Dead letters</h2><div class="two"><div class="card"><h3>By reason</h3>{bars[0]}</div>'
+        f'<h2 id="dead-letters">Dead letters</h2><div class="two"><div class="card"><h3>By reason</h3>{bars[0]}</div>'
         f'<div class="card"><h3>By queue</h3>{bars[1]}</div></div><div class="card scroll"><table>'
         '<tr><th>queue</th><th>reason</th><th>error</th><th class="n">deaths</th><th class="n">waiting</th></tr>'
         f"{rows}</table></div>"

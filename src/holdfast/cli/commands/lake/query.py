@@ -71,7 +71,9 @@ def history(message: int, output: str, **job_options: Any) -> None:
     help="A TOML file of targets for waits, processing times and failures: whether they are met.",
 )
 @click.option("--compare", is_flag=True, help="Also compare with the same length of time before.")
+@click.option("--anomalies", is_flag=True, help="Also find what is unlike other days or weeks, with its messages.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write one HTML page, with plots.")
+@click.option("--console", default="", metavar="URL", help="With --html: the server's console, to which it links.")
 @spark_options
 @output_format
 def report(
@@ -80,12 +82,16 @@ def report(
     queue: str,
     targets_file: Path | None,
     compare: bool,
+    anomalies: bool,
     html: Path | None,
+    console: str,
     output: str,
     **job_options: Any,
 ) -> None:
     """Show throughput, depth, waits, retries, dead letters and slow consumers in a range of time, and when backlogs
     will be done. With targets, also what is left of each error budget."""
+    if console and not console.startswith(("http://", "https://")):
+        raise click.BadParameter("is http://host:port or https://host:port", param_hint="--console")
     first, last = instant("--since", since), instant("--until", until)
     with running("report", job_options) as job:
         from holdfast.pipeline.jobs import report  # noqa: PLC0415
@@ -105,12 +111,13 @@ def report(
             queue=queue,
             targets=targets,
             compare=compare,
+            unusual=anomalies,
         )
         found.quarantined = lake.quarantine.rows().num_rows
         for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
             job.stages.count_read(table.spec.name, sum(file.rows for file in table.files()))
         if html is not None:
-            html.write_text(page(found, datetime.now(UTC)))
+            html.write_text(page(found, datetime.now(UTC), console))
     if html is not None:
         show_note(f"wrote {html}")
     if found.quarantined:
@@ -169,6 +176,7 @@ def _show_outlook(found: Report) -> None:
         ("Backlogs, if it goes on like this", outlook.forecasts(found.forecasts)),
         ("Targets", outlook.objectives(found.objectives)),
         ("Against the same time before", outlook.changes(found.changes)),
+        ("Unlike other times", outlook.anomalies(found.anomalies)),
     ):
         if rows:
             click.echo(f"\n{title}")
