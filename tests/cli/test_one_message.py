@@ -22,6 +22,20 @@ def test_the_history_of_a_message_that_is_gone(shell: Shell, client: SyncClient)
     assert "acked" in lines[5]
 
 
+def test_the_history_of_a_message_goes_on_in_its_dead_letter_and_after_a_redrive(
+    shell: Shell, client: SyncClient
+) -> None:
+    sent = client.send("mails", "x")
+    client.receive("mails")[0].reject("no such mailbox")
+    client.redrive("mails")
+    client.receive("mails", wait="60s")[0].ack()
+    steps = shell.json("history", "mails", sent.id)
+    assert [step["queue"] for step in steps if step["event"] == "enqueued"] == ["mails", "dlq/mails", "mails"]
+    assert steps[-1]["event"] == "acked"
+    lines = shell.done("history", "mails", sent.id).stdout.splitlines()
+    assert lines[0].split()[:4] == ["at", "queue", "message_id", "event"]
+
+
 def test_a_request_prints_its_reply(shell: Shell, client: SyncClient) -> None:
     def answer() -> None:
         (message,) = client.receive("sums", wait="60s")

@@ -16,4 +16,4 @@ async def check_accessible(view: Window, axe: str) -> None:
         "found => [found.id, found.nodes.map(node => node.html + ' ' + node.failureSummary)])",
         RULES,
     )
-    assert found == []
+    assert found == [], found

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from playwright.async_api import Browser
 
 from tests.console.rig import CHROMIUM, Served, Window, chromium, config_with, serving, window
@@ -40,6 +41,16 @@ async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     """A server that asks who one is."""
     async with serving(config_with(tmp_path_factory.mktemp("guarded"), users=True)) as served:
+        yield served
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def mixed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """A server with MQTT too."""
+    config = config_with(tmp_path_factory.mktemp("mixed"))
+    config = replace(config, mqtt=replace(config.mqtt, listen="127.0.0.1:0"))
+    async with serving(config, mqtt=True) as served:
+        await served.node.queues.create(("default", "work"))
         yield served
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiomqtt
 import httpx
 import msgspec
 from argon2 import PasswordHasher
@@ -22,6 +23,7 @@ from holdfast.config import Config
 from holdfast.config.secret import SecretText
 from holdfast.console import Console
 from holdfast.http_api import HttpFront
+from holdfast.http_api.server.connection import Upgrade
 from holdfast.mqtt.net import MqttFront
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
@@ -94,7 +96,8 @@ async def serving(config: Config, *, mqtt: bool = False) -> AsyncIterator[Served
     gate = Gate(config, node.clock)
     mqtt_front = MqttFront(config, node, gate) if mqtt else None
     console = Console(config, node, gate, mqtt_front)
-    front = HttpFront(config, node, gate, pages=console)
+    upgrades: dict[str, Upgrade] = {} if mqtt_front is None else {"/mqtt": mqtt_front.websocket()}
+    front = HttpFront(config, node, gate, upgrades, console)
     await console.start()
     await front.start()
     if mqtt_front is not None:
@@ -109,6 +112,12 @@ async def serving(config: Config, *, mqtt: bool = False) -> AsyncIterator[Served
         await node.stop()
         await gate.close()
         store.close()
+
+
+def mqtt_client(served: Served, client_id: str) -> aiomqtt.Client:
+    assert served.console.mqtt is not None
+    host, port = served.console.mqtt.addresses[0]
+    return aiomqtt.Client(host, port, identifier=client_id, timeout=PATIENCE_SECONDS)
 
 
 # --- a browser ------------------------------------------------------------------------------------------------------
@@ -183,6 +192,6 @@ async def window(browser: Browser, url: str) -> AsyncIterator[Window]:
         opened = Window(context, await context.new_page())
         yield opened
         assert opened.complaints == [], opened.failed
-        assert opened.origins <= {url}
+        assert opened.origins <= {url, url.replace("http", "ws", 1)}
     finally:
         await context.close()

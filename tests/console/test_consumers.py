@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import aiomqtt
 import httpx
 import pytest
-import pytest_asyncio
-from msgspec.structs import replace
 from playwright.async_api import Browser
 
 from tests.console.accessibility import check_accessible
-from tests.console.rig import Served, config_with, csrf, serving, window
+from tests.console.rig import Served, csrf, mqtt_client, window
 from tests.waiting import PATIENCE_SECONDS, until
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def mixed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """A server with MQTT too."""
-    config = config_with(tmp_path_factory.mktemp("mixed"))
-    config = replace(config, mqtt=replace(config.mqtt, listen="127.0.0.1:0"))
-    async with serving(config, mqtt=True) as served:
-        await served.node.queues.create(("default", "work"))
-        yield served
-
-
-def client_of(served: Served, client_id: str) -> aiomqtt.Client:
-    assert served.console.mqtt is not None
-    host, port = served.console.mqtt.addresses[0]
-    return aiomqtt.Client(host, port, identifier=client_id, timeout=PATIENCE_SECONDS)
 
 
 async def test_a_stream_is_shown_and_disconnected(mixed: Served) -> None:
@@ -64,7 +45,7 @@ async def _until_disconnected(client: aiomqtt.Client) -> None:
 
 
 async def test_an_mqtt_client_is_shown_and_disconnected(mixed: Served) -> None:
-    client = client_of(mixed, "thermometer")
+    client = mqtt_client(mixed, "thermometer")
     async with mixed.http() as http:
         form = {"csrf": csrf(await http.get("/mqtt-sessions")), "owner": "", "client": "thermometer"}
         await client.__aenter__()
@@ -84,7 +65,7 @@ async def test_an_mqtt_client_is_shown_and_disconnected(mixed: Served) -> None:
 
 async def test_retained_messages_are_shown_and_deleted(mixed: Served) -> None:
     async with mixed.http() as http:
-        async with client_of(mixed, "publisher") as client:
+        async with mqtt_client(mixed, "publisher") as client:
             await client.publish("home/kitchen", '{"t": 21}', qos=1, retain=True)
         page = await http.get("/mqtt-retained")
         assert "home/kitchen" in page.text
@@ -122,7 +103,7 @@ async def test_the_audit_log_shows_who_did_what(guarded: Served) -> None:
 async def test_everybody_can_use_it(mixed: Served, browser: Browser, axe: str, scheme: str) -> None:
     async with window(browser, mixed.url) as view:
         await view.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-        async with client_of(mixed, "shown") as client:
+        async with mqtt_client(mixed, "shown") as client:
             await client.subscribe("a/b")
             await client.publish("kept", "x", qos=1, retain=True)
             for path in ("/consumers", "/mqtt-sessions", "/mqtt-retained", "/audit"):

@@ -93,6 +93,7 @@ async def test_the_life_of_a_dead_letter_begins_with_its_source(shop: Served) ->
         life = (await http.get(part[1].replace("&amp;", "&"))).text
         events = re.findall(r"<strong>(\w+)</strong>", life)
         assert events == ["enqueued", "leased", "enqueued", "dead"]
+        assert "as a dead letter" in life
         assert "SMTP 550" in life
 
 

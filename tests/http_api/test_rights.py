@@ -227,3 +227,17 @@ async def test_another_namespace_needs_other_credentials_not_another_scope(
     assert "namespace_forbidden" in refused.text
     assert "produce:" not in refused.text
     assert "consume:" not in refused.text
+
+
+async def test_a_life_shows_no_steps_in_queues_of_others(served: Tenants) -> None:
+    sent = (await served.call("POST", "/api/v1/queues/own/messages", "produce:own", json={"messages": [{}]})).json()
+    message = sent["ids"][0]
+    leased = await served.call("POST", "/api/v1/queues/own/leases", "consume:own", json={})
+    [delivery] = leased.json()["deliveries"]
+    settlement = {"id": delivery["id"], "lease_token": delivery["lease_token"], "action": "reject"}
+    settled = await served.call("POST", "/api/v1/queues/own/settle", "consume:own", json={"settlements": [settlement]})
+    assert settled.status_code == 200
+    path = f"/api/v1/queues/own/messages/{message}/history?related=true"
+    for scopes, queues in ((("consume:own",), {"own"}), (("consume:own", "consume:dlq/own"), {"own", "dlq/own"})):
+        steps = (await served.call("GET", path, *scopes)).json()["steps"]
+        assert {step["queue"] for step in steps} == queues

@@ -239,8 +239,8 @@ def message(queue: str, message_id: str) -> Call[wire.MessageView]:
     return Call(method="GET", path=path, read=_view, repeatable=True)
 
 
-def history(queue: str, message_id: str) -> Call[wire.History]:
-    path = _queue(queue, "messages", segment(message_id), "history")
+def history(queue: str, message_id: str, related: bool = False) -> Call[wire.History]:
+    path = _queue(queue, "messages", segment(message_id), "history") + ("?related=true" if related else "")
     return Call(method="GET", path=path, read=_reader(wire.History), repeatable=True)
 
 

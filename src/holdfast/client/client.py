@@ -563,9 +563,9 @@ class Client:
         """One live message, and its delivery status in each group."""
         return await self.call(calls.message(queue, message_id))
 
-    async def history(self, queue: str, message_id: str) -> wire.History:
-        """Every step of a message's life in a queue, as the journal has it; also of one that is gone."""
-        return await self.call(calls.history(queue, message_id))
+    async def history(self, queue: str, message_id: str, *, related: bool = False) -> wire.History:
+        """Every step of a message's life, as the journal has it. `related`: across deaths and redrives, both ways."""
+        return await self.call(calls.history(queue, message_id, related))
 
     async def edit(
         self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None

@@ -467,9 +467,9 @@ class SyncClient:
         """One live message, and its delivery status in each group."""
         return self._portal.run(self._client.message(queue, message_id))
 
-    def history(self, queue: str, message_id: str) -> wire.History:
-        """Every step of a message's life in a queue, as the journal has it; also of one that is gone."""
-        return self._portal.run(self._client.history(queue, message_id))
+    def history(self, queue: str, message_id: str, *, related: bool = False) -> wire.History:
+        """Every step of a message's life, as the journal has it. `related`: across deaths and redrives, both ways."""
+        return self._portal.run(self._client.history(queue, message_id, related=related))
 
     def edit(
         self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None

@@ -1,10 +1,11 @@
 """The settings of the console, in the way of `settings`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from holdfast.config.kinds import Count, Duration, Switch
+from holdfast.config.kinds import Count, Duration, Location, Switch
 from holdfast.units import DAY, HOUR, MINUTE
 
 
@@ -36,3 +37,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     sampled_queues: Annotated[int, Count(0, 100_000)] = 500
     """Queues whose rates and depths are kept for plots, for seven days, the most recently active ones: 25 KiB of memory
     each, and as much on disk. 0 keeps the sums over a namespace only."""
+
+    reports: Annotated[Path, Location()] = Path("reports")
+    """Where the pipeline's HTML reports are that the page *Lake* shows, relative to `journal.directory`: write them
+    with `holdfast pipeline report --html`. Who may look at the server (`node`) sees them."""

@@ -29,7 +29,7 @@ RECENT_SAMPLES: Final = 60
 
 HTML: Final = b"text/html; charset=utf-8"
 CSP: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; "
     b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 SECURITY: Final[tuple[Header, ...]] = (
@@ -97,6 +97,16 @@ class Caller:
     def may_change(self, action: str, queue: str) -> bool:
         """The same, for what changes something."""
         return not self.read_only and self.may(action, queue)
+
+    @property
+    def may_administer(self) -> bool:
+        """Whether there is any queue that it may administer."""
+        return self.principal.may_somewhere(Action.ADMIN)
+
+    @property
+    def may_administer_all(self) -> bool:
+        """Whether it may administer the whole namespace."""
+        return self.principal.may_filter(Action.ADMIN, "#")
 
     def query(self, name: str, default: str = "") -> str:
         """A field of the query string."""

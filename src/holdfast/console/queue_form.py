@@ -1,4 +1,4 @@
-"""The form of a queue's configuration, made from the API's own schema: a field for each setting, with its text."""
+"""Forms made from the API's own schema: a field for each setting, with its text. A queue's configuration is one."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ class FormSection(msgspec.Struct, frozen=True):
 def sections() -> list[FormSection]:
     """All fields, by section."""
     parts: dict[str, type[msgspec.Struct]] = {"": wire.QueueConfig, **SECTIONS}
-    return [FormSection(TITLES[section], _fields(section, shape)) for section, shape in parts.items()]
+    return [
+        FormSection(TITLES[section], form_fields(shape, shown(shape(), section), section))
+        for section, shape in parts.items()
+    ]
 
 
-def _fields(section: str, shape: type[msgspec.Struct]) -> list[FormField]:
+def form_fields(shape: type[msgspec.Struct], defaults: dict[str, str], section: str = "") -> list[FormField]:
+    """A field for each setting of `shape` that has a default here."""
     prefix = f"{section}." if section else ""
-    defaults = shown(shape(), section)
     return [
         FormField(
             name=prefix + field.name,
@@ -53,7 +56,7 @@ def _fields(section: str, shape: type[msgspec.Struct]) -> list[FormField]:
             default=defaults[prefix + field.name],
         )
         for field in fields_of(shape)
-        if field.name not in SECTIONS
+        if prefix + field.name in defaults
     ]
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 
+PROTOCOL = "broker"
+"""What the journal calls the producer of dead letters."""
+
 Candidates = list[tuple[Shard, list[DeadLetterCandidate]]]
 """What shards of a queue have for its dead queue."""
 
@@ -126,7 +129,7 @@ class DeadLettering:
         if target is None:
             return [-1] * len(candidates)
         drafts = [make_dead_letter(queue.record.name, item) for item in candidates]
-        reply = self.enqueue(target, drafts, "broker", now)
+        reply = self.enqueue(target, drafts, PROTOCOL, now)
         if queue.config.dlq.alert_webhook:
             self._engine.alerts += [
                 _alert(queue, target_name, item, dead_letter_id, now)

@@ -144,6 +144,10 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     error: str = ""
     consumer: str = ""
     protocol: str = ""
+    queue: str = ""
+    """With `related`: the queue of the message whose step it is."""
+    message_id: str = ""
+    """With `related`: the id of the message whose step it is."""
 
 
 class History(msgspec.Struct, frozen=True):

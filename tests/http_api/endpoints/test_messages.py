@@ -243,6 +243,59 @@ async def test_the_history_of_a_message_goes_on_after_its_export_and_its_end(
     assert (await http.get(f"{MESSAGES}/17/history")).json()["code"] == "message_not_found"
 
 
+@pytest.mark.parametrize("exported", [False, True])
+async def test_a_life_goes_on_across_deaths_redrives_and_undos(
+    http: httpx.AsyncClient, node: Node, exported: bool
+) -> None:
+    """Followed from each of the messages that it consists of it is the same."""
+    await node.queues.create(("default", "jobs"), {"partitions": 1})
+    await http.post(MESSAGES, json={"messages": [{"text": "another"}]})
+    other = (await http.post(LEASES, json={})).json()["deliveries"][0]
+    await _reject(http, other)
+    sent = (await http.post(MESSAGES, json={"messages": [{"text": "a"}]})).json()["ids"][0]
+    dead = "/api/v1/queues/jobs/dlq"
+
+    async def die() -> str:
+        [delivery] = (await http.post(LEASES, json={"wait": "30s"})).json()["deliveries"]
+        await _reject(http, delivery)
+        return str((await http.get(dead)).json()["messages"][-1]["id"])
+
+    first = await die()
+    retried = (await http.post(f"{dead}/{first}/retry")).json()["id"]
+    second = await die()
+    move = {"dead_letters": [{"id": second}]}
+    again = (await http.post(f"{dead}/audits/one", json=move)).json()["dead_letters"][0]["message"]
+    undone = (await http.post(f"{dead}/audits/one/undo", json={})).json()["dead_letters"][0]["again"]
+    if exported:
+        await node.cell.export()
+    whole = [
+        ("enqueued", "jobs", sent),
+        ("leased", "jobs", sent),
+        ("dead", "jobs", sent),
+        ("enqueued", "dlq/jobs", first),
+        ("enqueued", "jobs", retried),
+        ("leased", "jobs", retried),
+        ("dead", "jobs", retried),
+        ("enqueued", "dlq/jobs", second),
+        ("enqueued", "jobs", again),
+        ("enqueued", "dlq/jobs", undone),
+    ]
+    for queue, message in {(queue, message) for _, queue, message in whole}:
+        path = f"/api/v1/queues/{queue.replace('/', '%2F')}/messages/{message}/history"
+        steps = (await http.get(path, params={"related": "true"})).json()["steps"]
+        known = [(step["event"], step["queue"], step["message_id"]) for step in steps]
+        assert set(whole) <= set(known), (queue, message)
+        assert {name for _, _, name in known} == {name for _, _, name in whole}
+        alone = (await http.get(path)).json()["steps"]
+        assert len(alone) == sum(name == message for _, _, name in known)
+        assert "queue" not in alone[0]
+
+
+async def _reject(http: httpx.AsyncClient, delivery: dict[str, Any]) -> None:
+    settlement = {"id": delivery["id"], "lease_token": delivery["lease_token"], "action": "reject", "error": "bad"}
+    await http.post(SETTLE, json={"settlements": [settlement]})
+
+
 QUEUE = "/api/v1/queues/jobs"
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.broker.cell import Cell
 from holdfast.broker.dispatch.members import GroupName, Member
-from holdfast.broker.history import History, read_history
+from holdfast.broker.history import History, read_history, read_related
 from holdfast.broker.lake_reader import LakeReads
 from holdfast.config.settings import LimitSettings
 from holdfast.core.commands import DeliveryStatus
@@ -103,10 +103,12 @@ class Inspection:
         cell = self._cell
         return await cell.read_in_steps(find_steps(cell.engine, name, message_id, cell.clock))
 
-    async def history(self, name: QueueName, message_id: int) -> History:
-        """Every step of a message's life, also of one that no longer exists, from the journal."""
+    async def history(self, name: QueueName, message_id: int, *, related: bool = False) -> History:
+        """Every step of a message's life, also of one that no longer exists, from the journal. `related`: also of those
+        that it was made of, and that were made of it, by dying and by redrives."""
         after = self._cell.engine.record.exported_block
-        return await self._lake_reads.read(read_history, self._cell.store, self._journal, after, name, message_id)
+        read = read_related if related else read_history
+        return await self._lake_reads.read(read, self._cell.store, self._journal, after, name, message_id)
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Statistics of a queue. They cost the same at any depth."""

@@ -9,7 +9,8 @@ import msgspec
 from holdfast import wire
 from holdfast.auth.principal import Action
 from holdfast.config.kinds import split_address
-from holdfast.console.caller import ApiProblem, Caller, link, whole_number
+from holdfast.console.caller import ApiProblem, Caller, link
+from holdfast.console.drafts import draft_of, number_of
 from holdfast.console.page import Pages
 from holdfast.console.pages.queue import api_of
 from holdfast.console.payloads import VIEWS, show
@@ -160,47 +161,37 @@ async def payload(caller: Caller) -> Response:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step on the timeline; `gap` is how long after the one before it came."""
+    """One step on the timeline; `gap` is how long after the one before it came, `moved` whether it is another
+    message's than that."""
 
-    queue: str
     step: wire.HistoryStep
     look: str
     gap: str
+    moved: bool
 
 
 @PAGES.get("/queues/{name}/messages/{id}/life", waits=True)
 async def life(caller: Caller) -> Response:
-    """A part of the page: every step, from the journal; of a dead letter, or one that was redriven, those of its source
-    before."""
+    """A part of the page: every step, from the journal, also of the messages that this one was made of, and that were
+    made of it: dead letters, and what redrives made of them."""
     name, message_id = caller.parameters
-    steps, complete = await _history(caller, name, message_id)
-    source, source_id = caller.query("source"), caller.query("source_id")
-    if source and source_id and caller.may("consume", source):
-        earlier, all_of_them = await _history(caller, source, source_id)
-        steps, complete = [*earlier, *steps], complete and all_of_them
-    steps.sort(key=lambda one: one[1].lsn)
-    return caller.page("_life.html", steps=_timeline(steps), complete=complete, name=name)
-
-
-async def _history(caller: Caller, queue: str, message_id: str) -> tuple[list[tuple[str, wire.HistoryStep]], bool]:
     try:
-        target = link("api", "v1", "queues", queue, "messages", message_id, "history")
-        found = await caller.get(wire.History, target)
+        found = await caller.get(wire.History, api_of(caller, "messages", message_id, "history", related="true"))
     except ApiProblem as error:
         if error.problem.code != "message_not_found":
             raise
-        return [], True
-    return [(queue, step) for step in found.steps], found.complete
+        found = wire.History([])
+    return caller.page("_life.html", steps=_timeline(found.steps), found=found, name=name, message_id=message_id)
 
 
-def _timeline(steps: list[tuple[str, wire.HistoryStep]]) -> list[Step]:
+def _timeline(steps: list[wire.HistoryStep]) -> list[Step]:
     found: list[Step] = []
-    before = 0
-    for queue, step in steps:
+    before, message = 0, steps[0].message_id if steps else ""
+    for step in steps:
         at = parse_instant(step.at)
         gap = format_duration((at - before) // 1000 * 1000) if before and at - before >= 1000 else ""
-        found.append(Step(queue, step, LOOKS.get(step.event, ""), gap))
-        before = at
+        found.append(Step(step, LOOKS.get(step.event, ""), gap, step.message_id != message))
+        before, message = at, step.message_id
     return found
 
 
@@ -218,7 +209,7 @@ async def send_form(caller: Caller) -> Response:
 async def send(caller: Caller) -> Response:
     name, form = caller.parameters[0], await caller.form()
     try:
-        draft = _draft(form)
+        draft = draft_of(form)
         receipt = msgspec.json.decode(
             await caller.api("POST", api_of(caller, "messages"), {"messages": [draft], "atomic": True}),
             type=wire.Receipt,
@@ -233,45 +224,13 @@ async def send(caller: Caller) -> Response:
     return caller.redirect(to, "repeated" if receipt.duplicates else "sent")
 
 
-def _draft(form: dict[str, str]) -> dict[str, object]:
-    """What the form says, as the API takes it."""
-    text = form.get("payload", "").replace("\r\n", "\n")
-    draft: dict[str, object] = {}
-    match form.get("kind"):
-        case "json":
-            try:
-                msgspec.json.decode(text)
-            except msgspec.DecodeError as error:
-                raise PageRefused(400, "No JSON", f"The payload is not JSON: {error}") from None
-            draft["payload"] = msgspec.Raw(text.encode())
-        case "base64":
-            draft["base64"] = text.strip()
-        case _:
-            draft["text"] = text
-    for field in ("key", "message_id", "delay", "deliver_at", "ttl", "content_type", "correlation_id", "reply_to"):
-        if form.get(field, "").strip():
-            draft[field] = form[field].strip()
-    if form.get("priority", "").strip():
-        draft["priority"] = _number(form["priority"].strip())
-    properties = [line.partition("=") for line in form.get("properties", "").splitlines() if line.strip()]
-    if properties:
-        draft["properties"] = {name.strip(): value.strip() for name, _, value in properties}
-    return draft
-
-
-def _number(text: str) -> object:
-    """What is no number is passed on as it is: the API says what is wrong."""
-    found = whole_number(text)
-    return text if found is None else found
-
-
 @PAGES.post("/queues/{name}/messages/{id}/edit")
 async def edit(caller: Caller) -> Response:
     name, message_id = caller.parameters
     form = await caller.form()
     change: dict[str, object] = {}
     if form.get("priority", "").strip():
-        change["priority"] = _number(form["priority"].strip())
+        change["priority"] = number_of(form["priority"].strip())
     if form.get("deliver_at", "").strip():
         change["deliver_at"] = form["deliver_at"].strip()
     await caller.api("PATCH", api_of(caller, "messages", message_id), change)

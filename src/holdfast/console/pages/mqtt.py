@@ -1,4 +1,4 @@
-"""MQTT: sessions with their subscriptions, and retained messages."""
+"""MQTT: sessions with their subscriptions, retained messages, and a page to publish and subscribe from."""
 
 from __future__ import annotations
 
@@ -81,3 +81,10 @@ async def delete_retained(caller: Caller) -> Response:
     if not found:
         raise PageRefused(404, "No such message", "The topic has no retained message any more. Nothing was changed.")
     return caller.redirect("/mqtt-retained", "retained-deleted")
+
+
+@PAGES.get("/mqtt-try")
+async def try_out(caller: Caller) -> Response:
+    """The page connects to the server by WebSocket, as any client: rights are those of the credential it brings."""
+    _administration(caller)
+    return caller.page("mqtt_try.html")

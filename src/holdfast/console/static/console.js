@@ -116,7 +116,7 @@ new ResizeObserver(() => {
 }).observe(document.documentElement);
 
 // --- keys ----------------------------------------------------------------------------------------------------------
-const PLACES = { o: "/", q: "/queues", d: "/dead-letters", c: "/consumers", m: "/mqtt-sessions", a: "/audit" };
+const PLACES = { o: "/", q: "/queues", d: "/dead-letters", c: "/consumers", m: "/mqtt-sessions", s: "/schedules", l: "/lake", a: "/audit" };
 let prefix = 0;
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;

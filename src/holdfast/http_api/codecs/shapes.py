@@ -260,7 +260,7 @@ def view_to_wire(message: Message, partition: int, statuses: list[DeliveryStatus
     return wire_item
 
 
-def history_to_wire(history: History) -> wire.History:
+def history_to_wire(history: History, *, related: bool = False) -> wire.History:
     steps = [
         wire.HistoryStep(
             lsn=step.lsn,
@@ -272,6 +272,8 @@ def history_to_wire(history: History) -> wire.History:
             error=step.error,
             consumer=step.consumer,
             protocol=step.protocol,
+            queue=step.queue if related else "",
+            message_id=str(step.message_id) if related else "",
         )
         for step in history.steps
     ]

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import wire
+from holdfast.auth.principal import Action
 from holdfast.broker.history import History
 from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import NO_ID, Draft, payload_bytes
@@ -448,10 +449,19 @@ async def get(request: Request) -> Response:
     return response(result)
 
 
+class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose steps to show."""
+
+    related: bool = False
+    """Also those of the messages that this one was made of, and of those that were made of it: dead letters, what
+    redrives made of them, and so on. Steps in queues that the caller may not consume are left out."""
+
+
 @ROUTES(
     "GET",
     "/api/v1/queues/{name}/messages/{id}/history",
     Right.CONSUME,
+    query=HistoryQuery,
     gives=wire.History,
     errors=(MessageNotFound, LakeUnreadable),
 )
@@ -460,16 +470,20 @@ async def history(request: Request) -> Response:
 
     Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
     """
-    found = await _history(request)
+    related = request.query(HistoryQuery).related
+    found = await _history(request, related=related)
+    if related:
+        seen = [step for step in found.steps if request.principal.may(Action.CONSUME, step.queue)]
+        found = History(seen, found.complete)
     if not found.steps and found.complete:
         raise MessageNotFound(message_id=request.message_id(), queue=request.queue[1])
-    return response(history_to_wire(found))
+    return response(history_to_wire(found, related=related))
 
 
-async def _history(request: Request) -> History:
+async def _history(request: Request, *, related: bool = False) -> History:
     """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
     return await request.api.until_disconnect(
-        request, request.node.inspection.history(request.queue, request.message_id())
+        request, request.node.inspection.history(request.queue, request.message_id(), related=related)
     )
 
 

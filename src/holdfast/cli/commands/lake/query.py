@@ -117,6 +117,7 @@ def report(
         for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
             job.stages.count_read(table.spec.name, sum(file.rows for file in table.files()))
         if html is not None:
+            html.parent.mkdir(parents=True, exist_ok=True)
             html.write_text(page(found, datetime.now(UTC), console))
     if html is not None:
         show_note(f"wrote {html}")
