@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -10,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -100,7 +99,9 @@ def worker(
         if burst:
             raise InvalidArgument(field="--burst", problem="is for one process: leave out --processes and --reload")
         context.exit(_supervise(processes or 1, app_dir if reload else None, listen, measured=metrics is not None))
-    app = _load(target, app_dir, drain)
+    from holdfast.client.workers.loading import load_workers  # noqa: PLC0415
+
+    app = load_workers(target, app_dir, drain)
     if settings().namespace is not None:
         with connected():
             pass  # checks the namespace
@@ -207,40 +208,3 @@ def _drain_alone() -> None:
 async def _work_off(app: Workers) -> int:
     async with settings().open_async() as client:
         return await app.work_off(client)
-
-
-def _load(target: str, directory: Path, drain: str | None) -> Workers:
-    from holdfast.client import Worker, Workers  # noqa: PLC0415
-
-    module_name, _, name = target.partition(":")
-    sys.path.insert(0, str(directory.absolute()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and not module_name.startswith(error.name):
-            raise  # a module that this one imports is missing: the traceback shows which
-        raise InvalidArgument(
-            field=f"Module {module_name!r}", problem=f"is not found in {directory.absolute()} or the Python path"
-        ) from None
-    found: Any = vars(module).get(name, None) if name else _all(module)
-    options: dict[str, Any] = {} if drain is None else {"drain": drain}
-    match found:
-        case Workers() if drain is None:
-            return found
-        case Workers():
-            return Workers(*found.workers, middleware=found.middleware, lifespan=found.lifespan, **options)
-        case Worker():
-            return Workers(found, **options)
-        case [*several] if several and all(isinstance(each, Worker) for each in several):
-            return Workers(*several, **options)
-        case _:
-            problem = f"has no {name!r} that is a Workers or a worker" if name else "has no workers"
-            raise InvalidArgument(field=f"Module {module_name!r}", problem=problem)
-
-
-def _all(module: Any) -> object:
-    """The only Workers of a module, else all its workers."""
-    from holdfast.client import Worker, Workers  # noqa: PLC0415
-
-    apps = [value for value in vars(module).values() if isinstance(value, Workers)]
-    return apps[0] if len(apps) == 1 else [value for value in vars(module).values() if isinstance(value, Worker)]

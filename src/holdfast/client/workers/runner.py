@@ -73,13 +73,19 @@ class Workers:
         self.workers.append(worker)
         return worker
 
-    def run(self, connect: Connect = Client, beside: Beside = nullcontext) -> int:
-        """Run until a signal arrives. Returns the process's exit code: 0 if everything was finished, else 1.
+    def run(self, connect: Connect = Client, beside: Beside = nullcontext, *, burst: bool = False) -> int:
+        """Run until a signal arrives; with `burst` until no message is ready. Returns the process's exit code: 0 if
+        everything was finished, else 1.
 
         `connect` makes the client; by default a client of the server that `HOLDFAST_URL` names. `beside` is an
         asynchronous context manager around everything, from before the connection until after the last job.
         """
-        return asyncio.run(self._run(connect, beside))
+        return asyncio.run(self._burst(connect) if burst else self._run(connect, beside))
+
+    async def _burst(self, connect: Connect) -> int:
+        async with connect() as client:
+            await self.work_off(client)
+        return EXIT_DONE
 
     async def _run(self, connect: Connect, beside: Beside) -> int:
         stop = asyncio.Event()

@@ -9,6 +9,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.client.client import HOLD, Client
@@ -86,6 +87,19 @@ class Worker(Sending[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         return self.function(*args, **keywords)
+
+    def call_within(self, block: Callable[[], AbstractContextManager[object]]) -> None:
+        """Call a function that is not asynchronous inside such a block, on its thread: what a framework needs there."""
+        if self.asynchronous:
+            return
+        inner = self._function
+
+        @functools.wraps(inner)
+        def within(*args: Any, **keywords: Any) -> object:
+            with block():
+                return inner(*args, **keywords)
+
+        self._function = within
 
     @property
     def name(self) -> str:

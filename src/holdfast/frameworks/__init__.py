@@ -1,0 +1,1 @@
+"""Holdfast inside web frameworks. Each module imports its framework, and nothing else imports these modules."""

@@ -1,0 +1,1 @@
+"""The schema, by Django's migrations."""
