@@ -8,9 +8,9 @@ from holdfast.core.commands import Draft, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.engine.cursors import cursor_commit
 from holdfast.engine.queues import update_queue
-from holdfast.engine.rates import RATE_WINDOW, RateWindow
 from holdfast.engine.stats import Histogram, QueueStats, queue_stats
 from holdfast.errors import QueueNotFound
+from holdfast.rates import RATE_WINDOW, RateWindow
 from holdfast.units import SECOND
 from tests.engine.rig import TASKS, Rig
 

@@ -98,7 +98,7 @@ OPERATIONS: dict[str, Callable[[Rig], object]] = {
     ),
     "publish": publish,
     "schedule": lambda rig: rig.engine.schedules.put(NIGHTLY, rig.now),
-    "what is due": lambda rig: rig.engine.tick(rig.now + 3_600 * SECOND),
+    "a lease after what is due": lambda rig: rig.engine.lease(TASKS, "g", 4, -1, "", "test", rig.now + 3_600 * SECOND),
 }
 
 

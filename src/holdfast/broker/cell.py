@@ -595,6 +595,9 @@ class Cell:
             if not isinstance(refusal, InternalError):  # which the guard has logged
                 log.exception("work that was due was refused")
             self._not_before = now + REFUSED_PAUSE
+        for where, bug in engine.failures:
+            log.error("work that is due failed; it is undone, and tried again", where=where, exc_info=bug)
+        engine.failures.clear()
         for (namespace, name), error in engine.schedules.refusals:
             log.warning("schedule refused", namespace=namespace, schedule=name, code=error.code, error=str(error))
         engine.schedules.refusals.clear()

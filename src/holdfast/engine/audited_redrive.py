@@ -275,7 +275,7 @@ def undo(
     name the others too."""
     while limit > 0:
         now = clock()
-        audit = engine.audits.get(dead, name, source)
+        audit = engine.audits.to_change(dead, name, source)
         queue = engine.queue(dead, now)  # by its name in each step: it may have been deleted since the last
         page = engine.audits.page(audit, after, min(limit, STEP))
         if not page:

@@ -7,6 +7,7 @@ their dead letters in the store. A change is part of the turn's batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,10 +30,13 @@ from holdfast.core.records import LAST, Table
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import AuditNotFound, InvalidArgument
 from holdfast.store.contract import Reader
-from holdfast.units import DAY, NEVER
+from holdfast.units import DAY, NEVER, SECOND
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
+
+
+RETRY = SECOND  # before forgetting that failed by a bug is tried again
 
 
 class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +87,23 @@ class Audits:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
+    def to_change(self, dead: QueueName, name: str, source: str = "") -> Audit:
+        """As `get`, for an operation that is about to change it."""
+        audit = self.get(dead, name, source)
+        self._keep(audit_key(*dead, name, _owner(dead, source)))
+        return audit
+
+    def _keep(self, key: bytes) -> None:
+        self._engine.operation.before_change(("audit", key), partial(self._restore, key, self.wake_at))
+
+    def _restore(self, key: bytes, wake_at: int) -> None:
+        value = self._engine.overlay.get(Table.AUDITS, key)
+        if value is None:
+            self._audits.pop(key, None)
+        else:
+            self._audits[key] = read_audit(value)
+        self.wake_at = min(self.wake_at, wake_at)
+
     def begin(self, dead: QueueName, name: str, to: str, by: str, note: str, now: int, source: str = "") -> Audit:
         """The redrive of that id: a new one, or the existing one to continue."""
         _check_texts(name, note)
@@ -99,6 +120,7 @@ class Audits:
                 )
             if audit.undone:
                 raise InvalidArgument(field="audit", problem=f"{name!r} was undone; use another id to redrive again")
+            self._keep(key)
             return audit
         known = sorted(
             [one for one, other in self._audits.items() if other.namespace == dead[0]],
@@ -106,6 +128,7 @@ class Audits:
         )
         for oldest in known[: len(known) + 1 - self.limits.max_remembered]:
             self._forget(oldest)
+        self._keep(key)
         (number,) = self._engine.ids.take(now)
         audit = self._audits[key] = Audit(number, *dead, name, by, note, to, now, now, source=owner)
         self.record(audit, [], now)
@@ -123,10 +146,14 @@ class Audits:
     # --- expiry -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        if self.wake_at <= now:
-            for key in [key for key, audit in self._audits.items() if audit.changed_at + self.limits.remember <= now]:
-                self._forget(key)
-            self._schedule()
+        if self.wake_at <= now and self._engine.apart("redrives", partial(self._expire, now), now) is None:
+            self.wake_at = now + RETRY
+
+    def _expire(self, now: int) -> bool:
+        for key in [key for key, audit in self._audits.items() if audit.changed_at + self.limits.remember <= now]:
+            self._forget(key)
+        self._schedule()
+        return True
 
     def _schedule(self) -> None:
         """Look for the first audit that expires. A change of one only moves its end."""
@@ -134,6 +161,7 @@ class Audits:
         self.wake_at = min(first + self.limits.remember, NEVER)
 
     def _forget(self, key: bytes) -> None:
+        self._keep(key)
         number = self._audits.pop(key).number
         dead_letters = (Table.AUDITED, audited_key(number, 0), DeleteUntil(audited_key(number + 1, 0)))
         self._engine.add([(Table.AUDITS, key, None), dead_letters])

@@ -74,17 +74,16 @@ class Batch:
                 self._flushed += ops
 
     def undo(self) -> dict[int, Shard]:
-        """Take out what the operation has added. All that is left in the batch can be read through the overlay then.
-        Returns the shards that the operation may have changed: what they have in memory counts no more."""
+        """Take out what the operation has added. Returns the shards that it may have changed: what they have in memory
+        counts no more, and what those before it have left of them can be read through the overlay."""
         changed = self._changing
         ops, entries, self._rows, self._at = self._begun
         del self._ops[ops:], self._entries[entries:]
-        self._ops += self._flushed
         for number in changed:
             self._shards.pop(number, None)
-        for shard in self._shards.values():
-            shard.flush(self._ops)
-        self._overlay = None
+        if self._overlay is not None:
+            self._overlay.truncate(ops)
+        self._ops += self._flushed
         self.begin()
         return changed
 

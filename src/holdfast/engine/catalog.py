@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,8 +12,8 @@ from holdfast.core.journal import ShardName
 from holdfast.core.queue import DEAD_PREFIX, GroupRecord, QueueRecord, dead_queue_of
 from holdfast.core.records import NO_EXTRA, Origin
 from holdfast.core.shard import Shard
-from holdfast.engine.rates import RateWindow
 from holdfast.errors import GroupNotFound, InvalidArgument, QueueFull
+from holdfast.rates import RateWindow
 
 QueueName = tuple[str, str]
 """(namespace, name)"""
@@ -83,6 +84,11 @@ class Queue:
                 filled[partition] = shard
             else:
                 del self._filled[group]
+
+    def reopened(self, shard: Shard) -> None:
+        """A shard has been read again, after a change that may have stopped in the middle."""
+        self._filled.clear()
+        self.observe(shard)
 
     def filled(self, group: str, partitions: Collection[int] | None = None) -> list[Shard]:
         """The shards, of these partitions or of all, in which a leasing group may have something to deliver."""
@@ -268,19 +274,6 @@ class Catalog:
         self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
         self.captures_changed = 1  # grows with every change of them
 
-    def clear(self, kept_shards: Iterable[int]) -> dict[QueueName, Queue]:
-        """Forget all queues, to be filled again; shards of queues that are deleted in this turn are known on. Returns
-        the queues that there were."""
-        queues = dict(self._queues)
-        self._queues.clear()
-        self._by_shard = {number: self._by_shard[number] for number in kept_shards}
-        self._totals.clear()
-        self.captures.clear()
-        self.captures_changed += 1
-        for queue in queues.values():
-            queue.counted = None
-        return queues
-
     def totals(self, namespace: str) -> NamespaceTotals:
         return self._totals.get(namespace) or NamespaceTotals()
 
@@ -312,6 +305,11 @@ class Catalog:
         self._capture(queue.name, ())
         self._count(queue, None)
 
+    def forget(self, queue: Queue) -> None:
+        """Forget a queue at once, with its shards: it is to be as if it had never been here."""
+        self.remove(queue)
+        self.forget_shards([shard.number for shard in queue.shards])
+
     def forget_shards(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             del self._by_shard[number]
@@ -319,7 +317,7 @@ class Catalog:
     def shard(self, number: int) -> tuple[Queue, Shard] | None:
         """A shard by its number, with its queue; None if it is deleted and the turn of that is over."""
         queue = self._by_shard.get(number)
-        return None if queue is None else (queue, next(shard for shard in queue.shards if shard.number == number))
+        return None if queue is None else (queue, queue.shards[bisect_left(queue.record.shards, number)])
 
     def shard_name(self, number: int) -> ShardName:
         """What the journal calls a shard."""

@@ -12,7 +12,7 @@ queues.py, groups.py, messages.py, browse.py and cursors.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TypeVar
@@ -55,17 +55,20 @@ from holdfast.engine.leases import DeliveryLocator
 from holdfast.engine.merge import order_key
 from holdfast.engine.message_ids import Known, has_names, remember, repetitions, rounds
 from holdfast.engine.open_transaction import TransactionLimits
+from holdfast.engine.operation import Operation
 from holdfast.engine.queues import add_queue
 from holdfast.engine.schedules.schedules import Schedules
 from holdfast.engine.stored_shards import StoredShards, records_of
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
-from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound, StoreUnfinished
+from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound, StoreError, StoreUnfinished
 from holdfast.quotas import Quotas
-from holdfast.store.contract import Reader, Rows, Store
+from holdfast.store.contract import Rows, Store
 from holdfast.store.overlay import Overlay
+from holdfast.units import SECOND
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 
@@ -74,6 +77,8 @@ TICK_DELIVERIES_MAX = 256
 
 # Shards that a tick steps together, so that their reads share a round trip.
 TICK_SHARDS = 2
+
+FAILED_PAUSE = SECOND  # before a piece of what is due that failed by a bug is tried again
 
 REMOTE_PROBES = 15  # a million messages are searched in five round trips
 
@@ -128,11 +133,12 @@ class Engine:
         self.alerts: list[Alert] = []  # new dead letters that a webhook is configured for; the broker takes them
         self.failed_requests: list[FailedRequest] = []  # the broker tells those who wait for a reply
         self.dropped: list[DeadLetterCandidate] = []  # dead letters whose queue has no dead queue; the broker logs them
+        self.failures: list[tuple[str, Exception]] = []  # of what was due: where, and the bug; the broker logs them
         self.writes = 0  # batches that are in the store
         self._batch = Batch(store)
         self._written_ops: list[Op] = []  # of the last batch
-        self._begun = (0, 0, 0, 0)  # what of these lists there was when the current operation of a caller began
-        self._forgotten: list[int] = []  # shards of deleted queues; the batch's journal still names them
+        self.operation = Operation(self)
+        self.forgotten: list[int] = []  # shards of deleted queues; the batch's journal still names them
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -160,12 +166,9 @@ class Engine:
             for queue in self.queues.values():
                 self.record_groups(queue, now)
         self.record.groups_journalled = True
-        self._open_others(self.store)
-
-    def _open_others(self, store: Reader) -> None:
-        self.transactions.open(store)
-        self.audits.open(store)
-        self.schedules.open(store)
+        self.transactions.open(self.store)
+        self.audits.open(self.store)
+        self.schedules.open(self.store)
 
     def _open_queues(self, rows: Rows, now: int) -> None:
         records = [_decode_queue(value) for _, value in rows]
@@ -186,6 +189,7 @@ class Engine:
 
     def add_queue(self, record: QueueRecord, shards: list[Shard]) -> Queue:
         """Add a queue, new or stored."""
+        self.operation.before_queue((record.namespace, record.name))
         queue = Queue(record, shards)
         self.catalog.add(queue)
         for shard in shards:
@@ -211,6 +215,11 @@ class Engine:
         if self.queues.get(queue.name) is not queue:
             raise QueueNotFound(queue=queue.record.name, namespace=queue.record.namespace)
 
+    def change_queue(self, queue: Queue, record: QueueRecord) -> None:
+        """Have a queue take over a new record, which is to be saved."""
+        self.operation.before_queue(queue.name)
+        queue.change(record)
+
     def save_queue(self, queue: Queue) -> None:
         """Write a queue's record. What follows from it must not be answered before it is durable."""
         record = queue.record
@@ -221,6 +230,7 @@ class Engine:
 
     def forget_queue(self, queue: Queue, ops: list[Op], now: int) -> None:
         """Remove a queue whose messages are all purged. `ops` delete its records."""
+        self.operation.before_queue(queue.name)
         if queue.config.journal is not JournalMode.OFF:
             entries = [group_entry(shard.number, JournalEvent.QUEUE_DELETED) for shard in queue.shards]
             self._batch.add_entries(entries, now)
@@ -230,7 +240,7 @@ class Engine:
             shard.close()
         self._batch.add(ops)
         self._batch.must_sync = True
-        self._forgotten += [shard.number for shard in queue.shards]
+        self.forgotten += [shard.number for shard in queue.shards]
         self.catalog.remove(queue)
 
     def mark_dirty(self, *names: QueueName) -> None:
@@ -262,6 +272,7 @@ class Engine:
     def write(self) -> bool:
         """Write the batch, atomically. True: it must be synced before anything in it is answered."""
         batch, self._batch = self._batch, Batch(self.store)
+        self.operation.begin()  # what is written is not undone
         if not batch.pending:
             return batch.must_sync
         ops = batch.seal(self.record, self.ids, self.catalog.shard_name)
@@ -270,9 +281,9 @@ class Engine:
         self.writes += 1
         for shard in batch.shards:
             self.wake_ups.schedule(shard)
-        if self._forgotten:
-            self.catalog.forget_shards(self._forgotten)
-            self._forgotten = []
+        if self.forgotten:
+            self.catalog.forget_shards(self.forgotten)
+            self.forgotten.clear()
         return batch.must_sync
 
     def drop_written_batch(self) -> None:
@@ -282,44 +293,16 @@ class Engine:
     def begin(self) -> None:
         """An operation of a caller begins. `undo` ends it if it fails in its middle."""
         self._batch.begin()
-        self._begun = (len(self.alerts), len(self.failed_requests), len(self.dropped), len(self._forgotten))
+        self.operation.begin()
 
     def undo(self, now: int) -> None:
-        """An operation failed by a bug: have everything as it was when it began. It may have come between two changes
-        that belong together (a message is out of its window, and its lease is not made), so that what it changed is
-        read again from the store and the batch of this turn, which has whole operations. Queues and shards stay the
-        objects that they are, for operations of many steps that have them."""
-        changed = self._batch.undo()
-        alerts, failed_requests, dropped, forgotten = self._begun
-        del self.alerts[alerts:], self.failed_requests[failed_requests:], self.dropped[dropped:]
-        del self._forgotten[forgotten:]
-        store = self.overlay
-        queues = self.catalog.clear(self._forgotten)
-        for _, value in store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30):
-            self._restore_queue(_decode_queue(value), queues, changed, now)
-        self._open_others(store)
+        """An operation failed by a bug: have everything as it was when it began, see operation.py."""
+        self.operation.undo(self._batch.undo().values(), now)
 
-    def _restore_queue(
-        self, record: QueueRecord, queues: Mapping[QueueName, Queue], changed: Mapping[int, Shard], now: int
-    ) -> None:
-        queue = queues.get((record.namespace, record.name))
-        known = {} if queue is None else {shard.number: shard for shard in queue.shards}
-        again = {number for number in record.shards if number in changed or number not in known}
-        shards = [known.get(number) or self.new_shard(record, at) for at, number in enumerate(record.shards)]
-        for shard in shards:
-            if shard.number in again:
-                shard.reopen(record.groups, records_of(self.overlay, shard.number), now)
-                self._batch.add_shard(shard)
-        if queue is None:
-            queue = Queue(record, shards)
-        elif again or queue.record != record or len(known) != len(shards):
-            queue.restore(record, shards)
-        self.catalog.add(queue)
-        for shard in shards:
-            if shard.number in again:
-                self.wake_ups.schedule(shard)
-        if again:
-            self.mark_dirty(queue.name)
+    def read_again(self, queue: Queue, shard: Shard, now: int) -> None:
+        """Have a shard in memory as the store and the batch have it."""
+        shard.reopen(queue.record.groups, records_of(self.overlay, shard.number), now)
+        self._batch.add_shard(shard)
 
     def exported(self, last_block: int, last_lsn: int, removal: list[Op], chain: tuple[str, int] | None) -> None:
         """The journal is exported up to `last_block`: its blocks are removed, with the messages kept for them. `chain`:
@@ -577,13 +560,19 @@ class Engine:
 
     def _tick_among(self, queue: Queue, shards: list[Shard], now: int) -> None:
         """Do what is due in these shards before something is leased from them, a bounded part of it."""
-        self._tick_in_order(lambda: ((queue, shard) for shard in self.wake_ups.due_among(shards, now)), now)
+        due = self.wake_ups.due_among
+        self._tick_in_order(lambda: ((queue, shard) for shard in due(shards, now)), now, self._tick_together)
 
-    def _tick_in_order(self, due: Callable[[], Iterator[tuple[Queue, Shard]]], now: int) -> None:
+    def _tick_in_order(
+        self,
+        due: Callable[[], Iterator[tuple[Queue, Shard]]],
+        now: int,
+        tick: Callable[[list[tuple[Queue, Shard]], int, int], int],
+    ) -> None:
         """Do a bounded part of what is due. `due` tells the shards; asked each time, as a tick may make others due."""
         left = TICK_DELIVERIES_MAX
         while left > 0 and (some := list(islice(due(), TICK_SHARDS))):
-            left -= max(self._tick_together(some, left, now), len(some))
+            left -= max(tick(some, left, now), len(some))
 
     def _quotas(
         self, shards: list[Shard], group: str, limit: int, max_bytes: int, one_at_least: bool
@@ -698,12 +687,41 @@ class Engine:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Do a bounded part of what is due by now; `wake_at` has passed until all of it is done."""
+        """Do a bounded part of what is due by now; `wake_at` has passed until all of it is done.
+
+        Each piece is an operation of its own: one that fails by a bug is undone, told of in `failures`, and tried again
+        after `FAILED_PAUSE`, and holds up nothing else.
+        """
         found = self.catalog.shard
-        self._tick_in_order(lambda: (one for number in self.wake_ups.due(now) if (one := found(number))), now)
+        due = self.wake_ups.due
+        self._tick_in_order(lambda: (one for number in due(now) if (one := found(number))), now, self._tick_apart)
         self.transactions.tick(now)
         self.audits.tick(now)
         self.schedules.tick(now)
+
+    def apart(self, what: str, work: Callable[[], T], now: int) -> T | None:
+        """Do a piece of what is due as an operation of its own. None: it failed by a bug, and is undone."""
+        self.begin()
+        try:
+            return work()
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the broker logs it
+            self.undo(now)
+            self.failures.append((what, error))
+            return None
+
+    def _tick_apart(self, some: list[tuple[Queue, Shard]], limit: int, now: int) -> int:
+        """`_tick_together`, as an operation of its own. Of several that fail together each is tried alone."""
+        before = len(self.failures)
+        done = self.apart(some[0][0].record.name, lambda: self._tick_together(some, limit, now), now)
+        if done is not None:
+            return done
+        if len(some) > 1:
+            del self.failures[before:]
+            return sum([self._tick_apart([one], limit, now) for one in some])
+        self.wake_ups.postpone(some[0][1], now + FAILED_PAUSE)
+        return 1
 
     def _tick_together(self, some: list[tuple[Queue, Shard]], limit: int, now: int) -> int:
         """Do what is due in some shards, for about `limit` messages. Returns for how many."""

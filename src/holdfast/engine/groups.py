@@ -97,7 +97,7 @@ def add_group(
     namespace = record.namespace
     engine.limits.quotas.check(namespace, Quota.GROUPS, engine.catalog.totals(namespace).groups)
     group = GroupRecord(record.groups_made, name, kind, now, max_lag_messages, max_lag_age)
-    queue.change(replace(record, groups=(*record.groups, group), groups_made=record.groups_made + 1))
+    engine.change_queue(queue, replace(record, groups=(*record.groups, group), groups_made=record.groups_made + 1))
     engine.save_queue(queue)
     for shard in queue.shards:
         start_group(engine, queue, shard, group, earliest, now)
@@ -119,7 +119,7 @@ def delete_group(engine: Engine, name: QueueName, group: str, clock: Clock) -> I
     queue = engine.queue(name, clock())
     record = queue.group(group)
     left = tuple(other for other in queue.record.groups if other.number != record.number)
-    queue.change(replace(queue.record, groups=left))
+    engine.change_queue(queue, replace(queue.record, groups=left))
     engine.save_queue(queue)
     # Every shard forgets the group before the first commit, so that no half of the deletion is ever visible.
     for shard in queue.shards:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -57,6 +57,13 @@ class OpenTransaction:
         self.record = record
         self.staged_parts: dict[tuple[str, str], StagedPart] = {}
         self._route: list[tuple[int, int, int]] = []
+
+    def restore(self, record: Transaction, staged_parts: Iterable[StagedPart]) -> None:
+        """Be as it is stored, whatever it was. Its record stays the object that it is."""
+        for field in record.__struct_fields__:
+            setattr(self.record, field, getattr(record, field))
+        self.staged_parts = {(part.part, part.attempt): part for part in staged_parts}
+        self._route = []
 
     def ahead(self) -> list[tuple[int, int, int]]:
         """The rest of the move: shard, staged part, and how many blocks the part has there."""

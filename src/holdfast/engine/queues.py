@@ -108,7 +108,7 @@ def _check_webhooks(engine: Engine, name: QueueName, config: QueueConfig) -> Non
 def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> None:
     """Change the configuration to one that is valid. The number of partitions may only have grown."""
     was_off = queue.config.journal is JournalMode.OFF
-    queue.change(replace(queue.record, config=config, automatic=False))
+    engine.change_queue(queue, replace(queue.record, config=config, automatic=False))
     if was_off:
         engine.record_groups(queue, now)
     grow(engine, queue, now)
@@ -122,6 +122,7 @@ def grow(engine: Engine, queue: Queue, now: int) -> None:
     added = engine.record.new_shards(min(queue.lacking, count))
     record = replace(record, shards=record.shards + added)
     new_shards = [engine.new_shard(record, partition) for partition in range(len(queue.shards), len(record.shards))]
+    engine.operation.before_queue(queue.name)
     queue.add_shards(record, new_shards)
     engine.catalog.add(queue)
     engine.save_queue(queue)
@@ -148,7 +149,7 @@ def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]
     """Purge everything, leased or not, and delete the queue. It is marked first, so that a restart goes on with it."""
     queue = engine.queue(name, clock())
     check_unused(name[1], engine.catalog.dead_queue_users(name))
-    queue.change(replace(queue.record, closing=True))
+    engine.change_queue(queue, replace(queue.record, closing=True))
     engine.save_queue(queue)
     yield 0
     yield from finish_deletion(engine, queue, clock)

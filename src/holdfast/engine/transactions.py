@@ -10,6 +10,7 @@ A call changes the batch of this turn and is valid once that is durable.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,12 +66,13 @@ from holdfast.errors import (
 from holdfast.quotas import Quota
 from holdfast.store.contract import Reader
 from holdfast.timers import Timers
-from holdfast.units import NEVER
+from holdfast.units import NEVER, SECOND
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 FORGET_CHUNK = 1_000
+RETRY = SECOND  # before what failed by a bug is tried again
 EXPIRE_CHUNK = 256  # open transactions that expire in one tick
 ENDS_BYTES = 16  # of a key in ENDS
 EVERY_LIVE = (b"\0", b"\1")
@@ -120,6 +122,44 @@ class Transactions:
             self._remembered[owner_of(key)] = read_count(value)
         self._find_next_expiry()
 
+    # --- undoing ----------------------------------------------------------------------------------------------------
+
+    def _keep(self, name: TransactionName) -> None:
+        """The operation is about to change this transaction."""
+        operation = self._engine.operation
+        operation.before_change(("transaction", name), partial(self._restore, name, self.live.get(name)))
+        self._keep_totals()
+
+    def _keep_totals(self) -> None:
+        restore = partial(self._restore_totals, self._parts, self._forget_at)
+        self._engine.operation.before_change("transactions", restore)
+
+    def _restore(self, name: TransactionName, found: OpenTransaction | None) -> None:
+        """Have a transaction as it is stored. It stays the object that it was: whoever publishes it waits for its
+        end."""
+        self._expiries.cancel(name)
+        if found is None:
+            self.live.pop(name, None)
+            return
+        value = self._engine.overlay.get(Table.TRANSACTIONS, live_key(name))
+        assert value is not None, f"transaction {name.id!r} is missing"
+        record = read_transaction(value)
+        low, high = number_key(record.number), number_key(record.number + 1)
+        rows = self._engine.overlay.scan(Table.STAGED_PARTS, low, high, 1 << 30)
+        found.restore(record, [read_staged_part(part) for _, part in rows])
+        self.live[name] = found
+        if record.state is TransactionState.OPEN:
+            self._expiries.set(name, record.ends_at)
+
+    def _restore_totals(self, parts: int, forget_at: int) -> None:
+        self._parts, self._forget_at = parts, forget_at
+
+    def _restore_count(self, owner: Owner, count: int | None) -> None:
+        if count is None:
+            self._remembered.pop(owner, None)
+        else:
+            self._remembered[owner] = count
+
     # --- staging ----------------------------------------------------------------------------------------------------
 
     def stage(
@@ -152,6 +192,7 @@ class Transactions:
         if errors:
             record = found.record if found is not None else _new_record(0, name, now)
             return msgspec.structs.replace(_stage_result(record), errors=errors)
+        self._keep(name if found is None else found.record.name)
         if found is None:
             found = self._begin(name, now)
         if staged_part is None:
@@ -248,10 +289,12 @@ class Transactions:
             if parts is None or parts:
                 raise TransactionNotFound(transaction=name.id)
             check_names(name, "", "")
+            self._keep(name)
             found = self._begin(name, now)
         record = found.record
         if record.state is not TransactionState.OPEN:
             return record, False
+        self._keep(record.name)
         chosen = choose(name.id, found.staged_parts.values(), parts)
         self._check_queues(name, chosen)
         record.state = TransactionState.PUBLISHING
@@ -267,6 +310,7 @@ class Transactions:
         found = self.live.get(name)
         if found is None or found.record.state is not TransactionState.PUBLISHING:
             return False
+        self._keep(name)
         self._step(found, now)
         return name in self.live
 
@@ -432,6 +476,7 @@ class Transactions:
         return [name for name, found in self.live.items() if found.record.state is TransactionState.PUBLISHING]
 
     def _remove(self, found: OpenTransaction) -> None:
+        self._keep(found.record.name)
         number = found.record.number
         low, high = number_key(number), number_key(number + 1)
         ops: list[Op] = [
@@ -460,17 +505,23 @@ class Transactions:
             name = self._expiries.pop(now)
             if name is None:
                 break
-            self._remove(self.live[name])
-        if self._forget_at <= now:
-            self._forget(now)
+            if self._engine.apart(name.id, partial(self._expire, name), now) is None:
+                self._expiries.set(name, now + RETRY)
+        if self._forget_at <= now and self._engine.apart("transactions", partial(self._forget, now), now) is None:
+            self._forget_at = now + RETRY
+
+    def _expire(self, name: TransactionName) -> bool:
+        self._remove(self.live[name])
+        return True
 
     def _expire_at(self, found: OpenTransaction, at: int) -> None:
         found.record.ends_at = at
         self._expiries.set(found.record.name, at)
         self._save(found)
 
-    def _forget(self, now: int) -> None:
+    def _forget(self, now: int) -> bool:
         """Forget those whose time has come, and the oldest of an owner that has too many."""
+        self._keep_totals()
         overlay = self._engine.overlay
         rows = overlay.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
         self._delete([(end, key) for end, key in rows if int.from_bytes(end[:8], "big") <= now])
@@ -479,6 +530,7 @@ class Transactions:
             rows = overlay.scan(Table.REMEMBERED, *remembered_range(owner), min(over, FORGET_CHUNK))
             self._delete([(place[-ENDS_BYTES:], key) for place, key in rows])
         self._find_next_expiry()
+        return True
 
     def _delete(self, remembered: list[tuple[bytes, bytes]]) -> None:
         """Delete remembered transactions, given by their keys in ENDS and TRANSACTIONS."""
@@ -493,6 +545,8 @@ class Transactions:
             self._engine.add(ops)
 
     def _count(self, owner: Owner, change: int) -> None:
+        before = self._remembered.get(owner)
+        self._engine.operation.before_change(("remembered", owner), partial(self._restore_count, owner, before))
         count = self._remembered[owner] = self._remembered.get(owner, 0) + change
         if not count:
             del self._remembered[owner]

@@ -23,12 +23,13 @@ class WakeUps:
     does goes to the end of it: no shard waits for all the work of another.
     """
 
-    __slots__ = ("_at", "_heap", "_line")
+    __slots__ = ("_at", "_heap", "_line", "_not_before")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
         self._at: dict[int, int] = {}
         self._line: dict[int, None] = {}
+        self._not_before: dict[int, int] = {}  # shards whose work failed
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -36,6 +37,8 @@ class WakeUps:
     def schedule(self, shard: Shard) -> None:
         """Take over when the shard wants to be stepped next."""
         at = shard.wake_at()
+        if self._not_before:
+            at = max(at, self._not_before.get(shard.number, 0))
         if at != self._at.get(shard.number, NEVER):
             if at == NEVER:
                 self.cancel(shard)
@@ -46,13 +49,20 @@ class WakeUps:
                     self._heap = [(instant, number) for number, instant in self._at.items() if number not in self._line]
                     heapify(self._heap)
 
+    def postpone(self, shard: Shard, until: int) -> None:
+        """The work of a shard failed: whatever happens in it, it is not due before."""
+        self._not_before[shard.number] = until
+        self.schedule(shard)
+
     def cancel(self, shard: Shard) -> None:
         self._at.pop(shard.number, None)
+        self._not_before.pop(shard.number, None)
 
     def due_among(self, shards: list[Shard], now: int) -> Iterator[Shard]:
-        """Those of these shards that have something to do by now, one that is scheduled meanwhile included."""
-        at = self._at
-        return (shard for shard in shards if at.get(shard.number, NEVER) <= now)
+        """Those of these shards that have something to do by now, one that is scheduled meanwhile included. One whose
+        work failed is not among them: that is tried again where it fails nobody else (`due`)."""
+        at, failed = self._at, self._not_before
+        return (shard for shard in shards if at.get(shard.number, NEVER) <= now and shard.number not in failed)
 
     def due(self, now: int) -> Iterator[int]:
         """The numbers of shards that have something to do by now, each removed as it is given. A shard that is
@@ -68,6 +78,8 @@ class WakeUps:
             del self._line[number]
             if self._at.get(number, NEVER) <= now:  # else it was scheduled for later since, or cancelled
                 del self._at[number]
+                if self._not_before:
+                    self._not_before.pop(number, None)
                 yield number
 
     def next_at(self) -> int:

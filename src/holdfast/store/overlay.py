@@ -27,6 +27,10 @@ class Overlay:
         self._ops = ops
         self._changes: dict[Table, Changes] = {}
 
+    def truncate(self, count: int) -> None:
+        """All but the first `count` operations were taken out."""
+        self._changes = {table: changes for table, changes in self._changes.items() if changes.indexed <= count}
+
     def _index(self, table: Table) -> Changes:
         changes = self._changes.get(table)
         if changes is None:

@@ -21,7 +21,7 @@ from holdfast.core.effects import Op
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
 from holdfast.core.shard import COMMANDS, Shard
-from holdfast.core.transactions import TransactionName
+from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine
 from holdfast.engine.groups import delete_group
@@ -293,9 +293,35 @@ async def test_a_publish_that_fails_by_a_bug_is_brought_to_its_end(node: Node, m
 
     monkeypatch.setattr(type(transactions), "move", wrong)
     monkeypatch.setattr("holdfast.broker.cell.FAILED_PAUSE_SECONDS", 0)
-    await node.transactions.publish(name)
+    view = await node.transactions.publish(name)
     assert len(tries) > 1
+    assert (view.state, view.published) == (TransactionState.PUBLISHED, 80)
     assert [node.queues.depth(("default", queue)) for queue in ("tasks", "others")] == [40, 40]
+
+
+async def test_what_is_undone_beside_a_publish_leaves_its_answer_as_it_is(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = TransactionName("default", "t1")
+    await node.transactions.stage(name, [("tasks", [Draft(b"m", extra=Extra(key=f"k{at}")) for at in range(40)])])
+    transactions = node.cell.engine.transactions
+    transactions.limits = replace(transactions.limits, step_messages=10)
+    right = type(transactions).move
+
+    def beside(*arguments: Any) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "enqueue_in", broken)
+            with pytest.raises(InternalError):
+                node.messages.enqueue(Q, [Draft(b"x")])
+        node.cell.engine.begin()
+        return right(*arguments)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(transactions), "move", beside)
+    view = await node.transactions.publish(name)
+    assert (view.state, view.published) == (TransactionState.PUBLISHED, 40)
 
 
 async def test_due_work_that_is_refused_is_logged_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ REPORTS = (
     "an operation failed; it is undone",
     "an operation could not be undone",
     "consumers could not be served; what was done for them is undone",
+    "work that is due failed; it is undone, and tried again",
     "a turn failed",
 )
 """What the node logs of an error that is no answer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -114,6 +115,20 @@ class Schedules:
             self._add(Scheduled(read_schedule(value), read_state(states[key])))
         self._set_wake_up()
 
+    def _keep(self, name: ScheduleName) -> None:
+        """The operation is about to change this schedule."""
+        self._engine.operation.before_change(("schedule", name), partial(self._restore, name))
+
+    def _restore(self, name: ScheduleName) -> None:
+        """Have a schedule as it is stored."""
+        if name in self._scheduled:
+            self._remove(name)
+        overlay, key = self._engine.overlay, schedule_key(*name)
+        stored, state = overlay.get(Table.SCHEDULES, key), overlay.get(Table.SCHEDULE_STATES, key)
+        if stored is not None and state is not None:
+            self._add(Scheduled(read_schedule(stored), read_state(state)))
+        self._set_wake_up()
+
     # --- queries ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -153,6 +168,7 @@ class Schedules:
         miss."""
         check_schedule(schedule, now)
         name = (schedule.namespace, schedule.name)
+        self._keep(name)
         old = self._scheduled.get(name)
         if old is None:
             self._check_room(schedule.namespace)
@@ -183,6 +199,7 @@ class Schedules:
     def delete(self, name: ScheduleName) -> None:
         """Delete a schedule. Messages that it enqueued stay."""
         self.get(name)
+        self._keep(name)
         self._remove(name)
         self._set_wake_up()
         key = schedule_key(*name)
@@ -193,6 +210,7 @@ class Schedules:
         """Enqueue the message now, whether the schedule is paused or not, and whatever waits. Raises why the queue
         refuses it."""
         scheduled = self.get(name)
+        self._keep(name)
         outcome, message = self._enqueue(scheduled, 0, now)
         return self._record(scheduled, 0, now, outcome, message)
 
@@ -229,11 +247,14 @@ class Schedules:
             name = self._timers.pop(now)
             if name is None:
                 break
-            self._act(self._scheduled[name], now)
+            if self._engine.apart(name[1], partial(self._act, name, now), now) is None:
+                self._timers.set(name, now + RETRY)
         self._set_wake_up()
 
-    def _act(self, scheduled: Scheduled, now: int) -> None:
+    def _act(self, name: ScheduleName, now: int) -> bool:
         """Act on the next tick of a schedule that is due. Of several, catch-up says on which."""
+        self._keep(name)
+        scheduled = self._scheduled[name]
         schedule, tick = scheduled.schedule, scheduled.tick
         if schedule.catch_up is not CatchUp.ALL:
             tick = last_tick(schedule.rule, scheduled.state.anchor, tick, now - schedule.rule.jitter)
@@ -253,9 +274,10 @@ class Schedules:
                 self.refusals.append(((schedule.namespace, schedule.name), refusal))
         self._record(scheduled, tick, now, outcome, message, error)
         if outcome is TickOutcome.REFUSED:
-            self._timers.set((schedule.namespace, schedule.name), now + RETRY)
+            self._timers.set(name, now + RETRY)
         else:
             self._set_timer(scheduled)
+        return True
 
     def _is_live(self, scheduled: Scheduled, now: int) -> bool:
         """Whether the last message is in its queue, for any group."""
