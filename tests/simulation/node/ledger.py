@@ -61,6 +61,7 @@ class Ledger:
         self._buffered: list[_Buffered] = []
         self._held: dict[tuple[str, int], tuple[int, float]] = {}  # by group and message: token, deadline
         self.failures = 0  # of the store, and crashes: leases from before may be lost
+        self.bugs = 0  # that operations met: one may have been a settlement by PUBACK, which has no answer
         self.clock: Callable[[], float] = lambda: 0.0
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -177,6 +178,10 @@ class Ledger:
             late = self._buffered.pop(0)
             there = self.durable.events[late.event]
             must(there >= late.count, f"{late.event} was buffered and is not synced after {BUFFERED_SECONDS} s")
+
+    def met_a_bug(self) -> None:
+        """An operation ended by a bug, and is undone."""
+        self.bugs += 1
 
     def failed(self) -> None:
         """The store takes no writes: what is buffered waits until it does, and may be lost."""

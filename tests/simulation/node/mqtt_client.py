@@ -46,6 +46,7 @@ class Held(NamedTuple):
     queue: str
     message_id: int
     deadline: float
+    bugs: int  # that operations had met before it was acknowledged
 
 
 class MqttSession:
@@ -145,7 +146,7 @@ class MqttSession:
         settles = self._settling.pop(packet.packet_id, None)
         good = packet.reason_code < REFUSED
         for held in self._behind.pop(packet.packet_id, ()):
-            if held.deadline > self._ledger.clock():
+            if held.deadline > self._ledger.clock() and held.bugs == self._ledger.bugs:
                 self._ledger.acknowledged(held.queue, GROUP, held.message_id)
         if isinstance(packet, PubRec) and good:
             self._released[packet.packet_id] = None
@@ -168,7 +169,7 @@ class MqttSession:
             deadline = int(told["lease-deadline"]) / 1_000 - START / SECOND
             self._ledger.held(GROUP, message_id, token, deadline)
             if self._native:
-                connection.acked.append(Held(told["queue"], message_id, deadline))
+                connection.acked.append(Held(told["queue"], message_id, deadline, self._ledger.bugs))
         if self._native:
             connection.send(PubAck(packet.packet_id))
             return

@@ -35,6 +35,7 @@ REPORTS = (
     "consumers could not be served; what was done for them is undone",
     "work that is due failed; it is undone, and tried again",
     "a turn failed",
+    "journal export failed; it will be tried again",
 )
 """What the node logs of an error that is no answer."""
 
@@ -82,6 +83,7 @@ class Run:
         with simulated_threads(), small(self._constants), capture_logs() as logs:
             for life in range(LIVES):
                 faults = self._faults() if life < LIVES - 1 else Faults(random)
+                faults.on_internal = self._ledger.met_a_bug
                 self._live(faults, last=life == LIVES - 1)
                 for entry in logs:
                     error = entry.get("exc_info")

@@ -103,6 +103,7 @@ class Faults:
     armed: bool = False
     opening: bool = False  # the store is being opened again, which a failed read would end for good
     injected: list[str] = field(default_factory=list)
+    on_internal: Callable[[], None] = lambda: None
 
     def choose(self, rate: float, what: str) -> StoreUnavailable | None:
         if not self.armed or self.random.random() >= rate:
@@ -119,12 +120,14 @@ class Faults:
         self.injected.append(INTERNAL)
         if self.random.random() < 0.5:
             raise StoreUnavailable(problem="simulated I/O error in a read")
+        self.on_internal()
         raise RuntimeError("simulated")
 
     def step(self) -> None:
         """A step of a shard raises what nobody expects."""
         if self.armed and self.random.random() < self.step_rate:
             self.injected.append(INTERNAL)
+            self.on_internal()
             raise RuntimeError("simulated")
 
     def cut(self) -> None:
