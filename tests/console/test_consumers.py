@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import aiomqtt
@@ -10,6 +13,8 @@ import httpx
 import pytest
 from playwright.async_api import Browser
 
+from holdfast import __version__, wire
+from holdfast.client import Workers, calls, worker
 from tests.console.accessibility import check_accessible
 from tests.console.rig import Served, csrf, mqtt_client, window
 from tests.waiting import PATIENCE_SECONDS, until
@@ -28,6 +33,106 @@ async def test_a_stream_is_shown_and_disconnected(mixed: Served) -> None:
             assert "an administrator has ended it" in "".join([line async for line in lines])
         await until(lambda: not mixed.node.inspection.consumers())
         assert (await http.post("/consumers/disconnect", data=form)).status_code == 404
+
+
+async def test_a_worker_is_shown_with_what_it_works_on(mixed: Served) -> None:
+    began, stop = asyncio.Event(), asyncio.Event()
+
+    @worker("work", concurrency=3)
+    async def resize(_: dict[str, int]) -> None:
+        began.set()
+        await stop.wait()
+
+    async with mixed.http() as http, mixed.client() as client:
+        sent = await client.send("work", {"n": 1})
+        ended = asyncio.Event()
+        running = asyncio.create_task(Workers(resize).serve(client, ended))
+        await began.wait()
+        await until(lambda: mixed.node.workers.in_namespace("default"))
+        page = (await http.get("/consumers")).text
+        for text in (socket.gethostname(), f"process {os.getpid()}", f"Python {__version__}", client.name, "of 3"):
+            assert text in page, text
+        announced = wire.WorkerAnnouncement(
+            host="elsewhere",
+            workers=[wire.WorkerStatus(name="resize", queue="work", jobs=[wire.WorkerJob(id=sent.id or "")])],
+        )
+        await client.call(calls.announce_workers("another", announced))
+        assert f"/queues/work/messages/{sent.id}" in (await http.get("/consumers")).text
+        await client.call(calls.withdraw_workers("another"))
+        stop.set()
+        ended.set()
+        assert await running
+        assert mixed.node.workers.in_namespace("default") == []
+
+
+async def test_what_a_consumer_holds_is_released_and_given_to_others(mixed: Served) -> None:
+    async with mixed.http() as http, mixed.client() as client:
+        await client.send_many("work", ["a", "b", "c"])
+        held = await client.lease("work", limit=3, timeout="1h", consumer="stuck")
+        page = await http.get(f"/queues/work/messages/{held[0].id}")
+        assert "it from stuck" in page.text
+        form = {"csrf": csrf(page), "queue": "work", "group": "default", "consumer": "stuck"}
+        one = await http.post("/consumers/release", data={**form, "id": held[0].id})
+        assert one.headers["location"] == f"/queues/work/messages/{held[0].id}?did=released&count=1"
+        rest = await http.post("/consumers/release", data=form)
+        assert "2 messages were released" in (await http.get(rest.headers["location"])).text
+        assert (await http.post("/consumers/release", data=form)).status_code == 404
+        again = await client.receive("work", limit=3)
+        assert [message.attempt for message in again] == [1, 1, 1]
+        for message in again:
+            await message.ack()
+
+
+async def _delivery(lines: AsyncIterator[str]) -> str:
+    """The next delivery of a stream; heartbeats come between."""
+    while "heartbeat" in (line := await anext(lines)):
+        pass
+    return line
+
+
+async def test_actions_with_a_browser(mixed: Served, browser: Browser) -> None:
+    async with (
+        window(browser, mixed.url) as view,
+        mixed.client() as client,
+        httpx.AsyncClient(base_url=mixed.url, timeout=PATIENCE_SECONDS) as other,
+        other.stream("POST", "/api/v1/queues/work/stream?consumer=seen") as stream,
+    ):
+        page, lines = view.page, stream.aiter_lines()
+        assert "heartbeat" in await anext(lines)
+        await page.goto("/consumers")
+        await page.wait_for_selector("html[data-updated]")
+        await client.send("work", "x")
+        assert await _delivery(lines)
+        await page.get_by_role("button", name="Release what").click()  # appears live
+        await page.get_by_text("1 message was released").wait_for()
+        assert await _delivery(lines)  # again, to the same stream
+        await page.get_by_role("button", name="Disconnect").click()
+        await page.get_by_text("The connection is being closed.").wait_for()
+        assert "an administrator has ended it" in "".join([line async for line in lines])
+        for message in await client.receive("work"):
+            await message.ack()
+        async with mqtt_client(mixed, "kettle") as kettle:
+            await kettle.publish("home/boils", "1", qos=1, retain=True)
+            await page.goto("/mqtt-retained?find=boils")
+            await page.get_by_role("button", name="Delete home/boils").click()
+            await page.get_by_text("The retained message was deleted.").wait_for()
+            await page.goto("/mqtt-sessions?find=kettle")
+            await page.get_by_role("button", name="Disconnect kettle").click()
+            await page.get_by_text("The connection is being closed.").wait_for()
+            with pytest.raises(aiomqtt.MqttError):
+                await _until_disconnected(kettle)
+
+
+async def test_the_focus_stays_where_it_was_when_a_page_is_updated(mixed: Served, browser: Browser) -> None:
+    async with window(browser, mixed.url) as view, mixed.client() as client:
+        page = view.page
+        await page.goto("/queues/work")
+        await page.wait_for_selector("html[data-updated]")
+        await client.receive("work", group="g")
+        await page.locator("#groups").get_by_role("link", name="Delete … group g").focus()
+        await client.receive("work", group="a-first")
+        await page.locator("#groups").get_by_role("link", name="Delete … group a-first").wait_for()
+        assert await page.evaluate("document.querySelector('#groups').contains(document.activeElement)")
 
 
 async def test_long_polls_are_shown(mixed: Served) -> None:
@@ -97,6 +202,7 @@ async def test_the_audit_log_shows_who_did_what(guarded: Served) -> None:
         assert "robot" not in (await http.get("/consumers")).text
         token = {"csrf": csrf(await http.get("/queues")), "queue": "work", "group": "default", "consumer": "x"}
         assert (await http.post("/consumers/disconnect", data=token)).status_code == 403
+        assert (await http.post("/consumers/release", data=token)).status_code == 403
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

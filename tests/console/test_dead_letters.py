@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 import pytest_asyncio
 
+from holdfast.console.redrives import PacedRedrive
 from tests.console.accessibility import check_accessible
 from tests.console.rig import Served, Window, csrf
+from tests.waiting import until
 
 SOURCE, DEAD = "letters", "dlq/letters"
 
@@ -146,3 +149,159 @@ async def test_progress_is_live(view: Window, dead: Served) -> None:
     await page.wait_for_function("() => document.querySelector('#jobs').innerText.includes('done')")
     await page.set_viewport_size({"width": 390, "height": 844})
     assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+# --- at a pace --------------------------------------------------------------------------------------------------------
+
+
+async def cluster_of(http: httpx.AsyncClient) -> tuple[str, dict[str, str]]:
+    """The largest cluster's address, and what a form of it has."""
+    page = await http.get("/dead-letters/dlq%2Fletters")
+    path = re.findall(r'action="(/dead-letters/dlq%2Fletters/clusters/[0-9a-f]{16})/redrive"', page.text)[0]
+    return path, {"csrf": csrf(page), "source": SOURCE}
+
+
+def run_of(served: Served) -> PacedRedrive:
+    return served.console.redrives.of("default", DEAD)[0]
+
+
+async def work_off(served: Served, count: int, *, reject: bool = False) -> None:
+    """Work on so many messages of the source queue, as they come."""
+    async with served.client() as client:
+        for _ in range(count):
+            [message] = await client.receive(SOURCE, limit=1, wait="60s")
+            await (message.reject("again") if reject else message.ack())
+
+
+async def test_canaries_go_first_and_the_rest_follows_when_they_are_done(dead: Served) -> None:
+    queues = dead.node.queues
+    async with dead.http() as http:
+        path, form = await cluster_of(http)
+        begun = await http.post(f"{path}/paced", data={**form, "canaries": "1", "wait": "10m", "rate": "100"})
+        assert "did=redriving" in begun.headers["location"]
+        run = run_of(dead)
+        await until(lambda: run.moved == 1)
+        page = (await http.get("/dead-letters/dlq%2Fletters")).text
+        assert "waits for canaries" in page
+        assert "1 of 3" in page
+        assert queues.depth(("default", SOURCE)) == 1
+        await work_off(dead, 1)
+        await until(lambda: not run.running)
+        assert (run.state, run.moved, run.problem) == ("done", 3, "")
+        assert queues.depth(("default", SOURCE)) == 2
+        undo = re.findall(rf'action="(/dead-letters/dlq%2Fletters/audits/{run.id}/undo)"', await page_of(dead))
+        undone = await http.post(undo[0], data=form)
+        assert undone.headers["location"].endswith("?did=undone&count=2")
+        assert queues.depth(("default", SOURCE)) == 0
+
+
+async def test_a_canary_that_dies_again_stops_the_rest(dead: Served) -> None:
+    async with dead.http() as http:
+        path, form = await cluster_of(http)
+        await http.post(f"{path}/paced", data={**form, "canaries": "2", "wait": "10m"})
+        run = run_of(dead)
+        await until(lambda: run.moved == 2)
+        await work_off(dead, 1, reject=True)
+        await until(lambda: not run.running)
+        assert (run.state, run.moved) == ("stopped", 2)
+        assert "1 of 2 canaries died again" in await page_of(dead)
+        assert dead.node.queues.depth(("default", DEAD)) == 3  # the other cause, the third, and the canary
+
+
+async def test_canaries_that_take_too_long_stop_the_rest(dead: Served) -> None:
+    async with dead.http() as http:
+        path, form = await cluster_of(http)
+        await http.post(f"{path}/paced", data={**form, "canaries": "1", "wait": "1ms"})
+        run = run_of(dead)
+        await until(lambda: not run.running)
+        assert (run.state, run.moved) == ("stopped", 1)
+        assert "not done in time" in run.problem
+
+
+async def test_a_paced_redrive_is_cancelled(dead: Served) -> None:
+    async with dead.http() as http:
+        path, form = await cluster_of(http)
+        await http.post(f"{path}/paced", data={**form, "canaries": "1", "wait": "1d"})
+        run = run_of(dead)
+        cancel = f"/dead-letters/dlq%2Fletters/paced/{run.id}/cancel"
+        assert (await http.post(cancel, data=form)).status_code == 303
+        assert run.state == "cancelled"
+        assert (await http.post(cancel, data=form)).status_code == 404
+
+
+async def test_a_queue_that_is_full_is_waited_for(dead: Served) -> None:
+    async with dead.http() as http, dead.client() as client:
+        await client.update_queue(SOURCE, {"max_depth": 1})
+        path, form = await cluster_of(http)
+        await http.post(f"{path}/paced", data=form)
+        run = run_of(dead)
+        await until(lambda: run.moved == 1)
+        await work_off(dead, 3)
+        await until(lambda: not run.running)
+        assert (run.state, run.moved, run.stayed) == ("done", 3, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rate": "fast"}, {"rate": "nan"}, {"rate": "-1"}, {"canaries": "x"}, {"canaries": "1001"}, {"wait": "2d"}],
+)
+async def test_a_pace_that_is_none_is_refused(dead: Served, wrong: dict[str, str]) -> None:
+    async with dead.http() as http:
+        path, form = await cluster_of(http)
+        refused = await http.post(f"{path}/paced", data={**form, **wrong})
+        assert refused.status_code == 400
+        assert "Nothing was changed" in refused.text
+    assert dead.node.queues.depth(("default", DEAD)) == 4
+
+
+async def test_a_cluster_is_purged_alone(dead: Served) -> None:
+    async with dead.http() as http:
+        path, form = await cluster_of(http)
+        which = {"fingerprint": path.rpartition("/")[2], "source": SOURCE}
+        asked = await http.get("/dead-letters/dlq%2Fletters/purge", params=which)
+        assert "3 dead letters" in asked.text
+        purged = await http.post("/dead-letters/dlq%2Fletters/purge", data={**form, **which, "confirm": DEAD})
+        assert purged.headers["location"].endswith("did=dead-purged&count=3")
+    assert dead.node.queues.depth(("default", DEAD)) == 1
+
+
+async def test_a_filter_chooses_by_age(dead: Served) -> None:
+    async with dead.http() as http:
+        assert "None fits" in (await http.get("/dead-letters/dlq%2Fletters?older_than=1h")).text
+        assert "4 dead letters" in (await http.get("/dead-letters/dlq%2Fletters?newer_than=1h")).text
+        assert (await http.get("/dead-letters/dlq%2Fletters?newer_than=soon")).status_code == 400
+
+
+async def test_every_action_with_a_browser(view: Window, dead: Served) -> None:
+    page, queues = view.page, dead.node.queues
+    await page.goto("/dead-letters")
+    await page.get_by_role("link", name="dlq/letters", exact=True).click()
+    cluster = page.locator(".cluster").first
+    await cluster.get_by_role("button", name="Try one").click()
+    await page.get_by_text("1 dead letter was moved back.").wait_for()
+    await page.locator("#jobs").get_by_role("button", name="Undo").first.click()
+    await page.get_by_text("1 dead letter was moved to the dead queue again.").wait_for()
+    await page.get_by_role("button", name="Dry run: only count").click()
+    await page.get_by_text("Dry run: 4 dead letters would be moved.").wait_for()
+    cluster = page.locator(".cluster").first
+    await cluster.get_by_text("At a rate, or canaries first").click()
+    await cluster.get_by_label("Canaries").fill("1")
+    await cluster.get_by_label("They may take").fill("10m")
+    await cluster.get_by_role("button", name="Begin").click()
+    await page.locator("#jobs").get_by_text("waits for canaries").wait_for()
+    await page.locator("#jobs").get_by_text("1 of 3").wait_for()
+    await view.keep("dead-letters-canaries")
+    await page.locator("#jobs").get_by_role("button", name="Cancel").click()
+    await page.get_by_text("The redrive was cancelled.").wait_for()
+    await page.locator(".cluster").first.get_by_role("button", name="Redrive 2").click()
+    await page.get_by_text("2 dead letters were moved back.").wait_for()
+    await page.locator(".cluster dd a.mono").first.click()
+    await page.get_by_role("button", name="Redrive").click()
+    await page.get_by_text("1 dead letter was moved back.").wait_for()
+    assert queues.depth(("default", SOURCE)) == 4
+    await work_off(dead, 1, reject=True)
+    await page.reload()
+    await page.get_by_role("link", name="Purge …", exact=True).click()
+    await page.fill("#confirm", DEAD)
+    await page.get_by_role("button", name="Purge").click()
+    await page.get_by_text("1 dead letter was removed.").wait_for()

@@ -32,6 +32,7 @@ from holdfast.broker.parts.requests import Requests
 from holdfast.broker.parts.schedules import Schedules
 from holdfast.broker.parts.subscriptions import Subscriptions
 from holdfast.broker.parts.transactions import Transactions
+from holdfast.broker.parts.workers import AnnouncedProcesses
 from holdfast.broker.parts.workflow_state import WorkflowStates
 from holdfast.broker.snapshots import Snapshots
 from holdfast.broker.webhooks import Webhooks
@@ -89,6 +90,7 @@ class Node:
         self.redrive_jobs = RedriveJobs(cell, self.queues, self.dead_letters, limits.max_redrives)
         self.transactions = Transactions(cell, limits.enqueue_max)
         self.schedules = Schedules(cell)
+        self.workers = AnnouncedProcesses(clock)
         self.quotas = NamespaceQuotas(cell, self.transactions, self.redrive_jobs)
         self.workflow_state = WorkflowStates(cell, limits.state_bytes)
         self.requests = Requests(self.messages, self.queues, self.subscriptions, node_id, limits.max_waiters)

@@ -310,6 +310,15 @@ def consumers(queue: str) -> Call[wire.ConsumerList]:
     return Call(method="GET", path=_queue(queue, "consumers"), read=_reader(wire.ConsumerList), repeatable=True)
 
 
+def announce_workers(consumer: str, announcement: wire.WorkerAnnouncement) -> Call[None]:
+    path = _path("workers", segment(consumer))
+    return Call(method="PUT", path=path, read=_nothing, body=_encode(announcement), repeatable=True)
+
+
+def withdraw_workers(consumer: str) -> Call[None]:
+    return Call(method="DELETE", path=_path("workers", segment(consumer)), read=_nothing, repeatable=True)
+
+
 def overview() -> Call[wire.Overview]:
     return Call(method="GET", path=_path("overview"), read=_reader(wire.Overview), repeatable=True)
 

@@ -13,6 +13,7 @@ from holdfast.broker.node import Node
 from holdfast.console.notices import notice
 from holdfast.console.sessions import ConsoleSession
 from holdfast.errors import HoldfastError, MalformedRequest, MediaTypeUnsupported
+from holdfast.http_api.server.app import Api
 from holdfast.http_api.server.calls import call
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Header, Response
@@ -139,13 +140,8 @@ class Caller:
 
     async def api(self, method: str, target: str, body: object = None) -> bytes:
         """Call the API for this person. Raises ApiProblem."""
-        content = b"" if body is None else msgspec.json.encode(body)
         request = self.request
-        response = await call(request.api, self.principal, method, target, content, peer=request.peer)
-        assert isinstance(response.body, bytes), "no page calls what streams"
-        if response.status >= 400:
-            raise ApiProblem(_problem(response.body))
-        return response.body
+        return await api_call(request.api, self.principal, method, target, body, peer=request.peer)
 
     async def get(self, shape: type[_Shape], target: str) -> _Shape:
         """What the API gives, as this shape."""
@@ -172,6 +168,18 @@ class Caller:
             extra = {"did": did} if count is None else {"did": did, "count": str(count)}
             to += ("&" if "?" in to else "?") + urlencode(extra)
         return see_other(to)
+
+
+async def api_call(
+    api: Api, principal: Principal, method: str, target: str, body: object = None, *, peer: str = ""
+) -> bytes:
+    """What the API answers to somebody. Raises ApiProblem."""
+    content = b"" if body is None else msgspec.json.encode(body)
+    response = await call(api, principal, method, target, content, peer=peer)
+    assert isinstance(response.body, bytes), "no page calls what streams"
+    if response.status >= 400:
+        raise ApiProblem(_problem(response.body))
+    return response.body
 
 
 def whole_number(text: str) -> int | None:

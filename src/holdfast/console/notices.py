@@ -18,6 +18,7 @@ NOTICES: Final = {
     "repeated": "Nothing was stored: a message with this message id is there already.",
     "edited": "The message was changed.",
     "message-deleted": "The message was deleted.",
+    "released": "{messages} released: others may have them now.",
     "disconnected": "The connection is being closed. The client may come again.",
     "retained-deleted": "The retained message was deleted.",
     "schedule-stored": "The schedule is stored.",
@@ -45,6 +46,6 @@ def notice(did: str, count: int) -> str:
     text = NOTICES.get(did, "")
     if did in _OF_DEAD_LETTERS:
         return text.format(messages=plural(count, *_OF_DEAD_LETTERS[did]))
-    if did == "purged":
+    if did in ("purged", "released"):
         return text.format(messages=plural(count, "message was", "messages were"))
     return text.format(messages=plural(count, "message"))

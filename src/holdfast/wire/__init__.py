@@ -97,3 +97,8 @@ from holdfast.wire.transactions import Staged as Staged
 from holdfast.wire.transactions import StagedMessage as StagedMessage
 from holdfast.wire.transactions import Transaction as Transaction
 from holdfast.wire.transactions import TransactionPart as TransactionPart
+from holdfast.wire.workers import WorkerAnnouncement as WorkerAnnouncement
+from holdfast.wire.workers import WorkerJob as WorkerJob
+from holdfast.wire.workers import WorkerList as WorkerList
+from holdfast.wire.workers import WorkerProcess as WorkerProcess
+from holdfast.wire.workers import WorkerStatus as WorkerStatus

@@ -12,15 +12,18 @@ import functools
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import Any
 
+from holdfast import wire
 from holdfast.client.client import Client
 from holdfast.client.consumer import Consumer
 from holdfast.client.messages import Message, release_unsettled
 from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
+from holdfast.client.workers.announcing import JOBS_SHOWN, Announcer, job_of
 from holdfast.client.workers.context import use_client
 from holdfast.client.workers.thread_pool import ThreadPool
 from holdfast.client.workers.worker import Middleware, Worker, settle_reliably
@@ -119,6 +122,8 @@ class Workers:
         loops = [_WorkerLoop(worker, client, self) for worker in self.workers]
         running = [asyncio.create_task(loop.run()) for loop in loops]
         self.stuck, self.draining = asyncio.Event(), False
+        announcer = Announcer(client, lambda: [loop.status() for loop in loops])
+        announcer.start()
         stopping = [asyncio.create_task(stop.wait())]
         if self.end_when_stuck:
             stopping.append(asyncio.create_task(self.stuck.wait()))
@@ -126,10 +131,12 @@ class Workers:
             await asyncio.wait((*stopping, *running), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.draining = True
+            announcer.drain()
             for task in stopping:
                 task.cancel()
             finished = await asyncio.gather(*(loop.drain(self._drain_seconds) for loop in loops))
             results = await asyncio.gather(*running, return_exceptions=True)
+            await announcer.stop()
         for result in results:
             if result is not None:
                 raise result
@@ -170,6 +177,19 @@ class _WorkerLoop:
         self._slots = asyncio.Semaphore(worker.concurrency)
         self._stopped = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Message] = {}
+        self._began: dict[str, float] = {}  # by id, when its function was called
+
+    def status(self) -> wire.WorkerStatus:
+        """What the server is told of it."""
+        worker = self._worker
+        jobs = [job_of(message_id, began_at) for message_id, began_at in self._began.items()]
+        return wire.WorkerStatus(
+            name=worker.name,
+            queue=worker.queue,
+            group=worker.group,
+            concurrency=worker.concurrency,
+            jobs=jobs[:JOBS_SHOWN],
+        )
 
     async def run(self) -> None:
         log.info("%r is running, %d at a time", self._worker, self._worker.concurrency)
@@ -183,6 +203,7 @@ class _WorkerLoop:
                 return
             task = asyncio.create_task(self._work_on(message))
             self._tasks[task] = message
+            self._began[message.id] = time.time()
             task.add_done_callback(self._done)
             if not self._worker.asynchronous:
                 message.on_lost(functools.partial(self._keep_place, task))
@@ -207,7 +228,9 @@ class _WorkerLoop:
             task.add_done_callback(lambda _: self._consumer.free())
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        message = self._tasks.pop(task, None)
+        if message is not None:
+            self._began.pop(message.id, None)
 
     async def drain(self, timeout_seconds: float) -> bool:
         """Wait until running handlers finish, for `timeout_seconds` at most; release the rest."""

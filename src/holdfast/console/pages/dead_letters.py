@@ -12,9 +12,11 @@ from holdfast.console.caller import Caller, link, whole_number
 from holdfast.console.clusters import Cluster, clusters
 from holdfast.console.live import live
 from holdfast.console.page import Pages
+from holdfast.console.redrives import DONE, Pace, PacedRedrive
 from holdfast.console.refusals import NOT_CONFIRMED, PageRefused
 from holdfast.core.queue import DEAD_PREFIX, QueueRecord
 from holdfast.http_api.server.response import Response
+from holdfast.units import DAY, parse_duration
 
 PAGES = Pages()
 READ_MAX: Final = 2_000
@@ -22,6 +24,10 @@ READ_MAX: Final = 2_000
 
 PER_READ: Final = 500
 PER_MOVE: Final = 1_000
+RATE_MIN: Final = 0.1
+RATE_MAX: Final = 100_000
+WAIT_MAX: Final = DAY
+FILTERS: Final = ("reason", "error", "group", "older_than", "newer_than")
 REASONS: Final = ("", "max_retries", "total_timeout", "rejected", "expired")
 
 
@@ -55,16 +61,15 @@ async def show_all(caller: Caller) -> Response:
 
 def _filter(fields: dict[str, str]) -> dict[str, object]:
     """What a form chooses, as the API takes it."""
-    chosen = {name: fields.get(name, "").strip() for name in ("reason", "error", "group", "older_than", "newer_than")}
+    chosen = {name: fields.get(name, "").strip() for name in FILTERS}
     return {name: value for name, value in chosen.items() if value}
 
 
 @PAGES.get("/dead-letters/{name}")
 async def show(caller: Caller) -> Response:
     name = caller.parameters[0]
-    chosen = {field: caller.query(field) for field in ("reason", "error", "group")}
+    chosen = {field: caller.query(field).strip() for field in FILTERS}
     read, cursor = await _read(caller, chosen)
-    jobs, audits = await _history(caller)
     return caller.page(
         "dead_letters.html",
         name=name,
@@ -74,8 +79,7 @@ async def show(caller: Caller) -> Response:
         clusters=clusters(read),
         count=len(read),
         more=bool(cursor),
-        jobs=jobs,
-        audits=audits,
+        redrives=await _redrives(caller),
         problem="",
     )
 
@@ -103,13 +107,23 @@ async def _read(caller: Caller, chosen: dict[str, str]) -> tuple[list[wire.Messa
     return found, cursor
 
 
-async def _history(caller: Caller) -> tuple[list[wire.RedriveJob], list[wire.RedriveAudit]]:
-    """Redrives, for who administers the queue."""
-    if not caller.may("admin", caller.parameters[0]):
-        return [], []
+class Redrives(msgspec.Struct, frozen=True):
+    """Redrives of a queue's dead letters, newest first: those at a pace, jobs of the server, and what can be undone."""
+
+    paced: list[PacedRedrive]
+    jobs: list[wire.RedriveJob]
+    audits: list[wire.RedriveAudit]
+
+
+async def _redrives(caller: Caller) -> Redrives:
+    """For who administers the queue."""
+    name = caller.parameters[0]
+    if not caller.may("admin", name):
+        return Redrives([], [], [])
+    paced = [run for run in caller.console.redrives.of(caller.namespace, name) if run.state != DONE]
     jobs = await caller.get(wire.RedriveList, api_of(caller, "redrive"))
     audits = await caller.get(wire.RedriveAudits, api_of(caller, "audits"))
-    return jobs.redrives, audits.audits
+    return Redrives(paced, jobs.redrives, audits.audits)
 
 
 @PAGES.get("/dead-letters/{name}/live", waits=True)
@@ -117,8 +131,7 @@ async def updates(caller: Caller) -> Response:
     caller.principal.require(Action.ADMIN, caller.parameters[0])
 
     async def parts() -> dict[str, str]:
-        jobs, audits = await _history(caller)
-        return {"jobs": caller.part("_redrives.html", name=caller.parameters[0], jobs=jobs, audits=audits)}
+        return {"jobs": caller.part("_redrives.html", name=caller.parameters[0], redrives=await _redrives(caller))}
 
     return live(caller, parts)
 
@@ -155,6 +168,67 @@ async def redrive_cluster(caller: Caller) -> Response:
         )
         moved += sum(1 for one in done.dead_letters if one.outcome == "moved")
     return caller.redirect(_page(caller), "redriven", moved)
+
+
+@PAGES.post("/dead-letters/{name}/clusters/{fingerprint}/paced", waits=True)
+async def redrive_paced(caller: Caller) -> Response:
+    """Begin to redrive a cluster at a rate, or canaries first; it goes on while the page shows how far it is."""
+    form, name = await caller.form(), caller.parameters[0]
+    pace = Pace(_rate(form.get("rate", "")), _canaries(form.get("canaries", "")), _wait(form.get("wait", "")))
+    caller.principal.require(Action.ADMIN, name)
+    cluster = await _cluster(caller, caller.parameters[1], form.get("source", ""))
+    now = caller.node.clock()
+    run = PacedRedrive(
+        id=f"console-{now // 1000}-{cluster.fingerprint}",
+        namespace=caller.namespace,
+        queue=name,
+        note=f"console: fingerprint {cluster.fingerprint}",
+        pace=pace,
+        total=cluster.count,
+        started_at=now,
+    )
+    caller.console.redrives.begin(caller, run, cluster.ids)
+    return caller.redirect(_page(caller), "redriving")
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text or 0)
+    except ValueError:
+        rate = -1.0
+    if not (rate == 0 or RATE_MIN <= rate <= RATE_MAX):
+        raise PageRefused(
+            400, "No rate", f"{text!r} is no rate: {RATE_MIN} to {RATE_MAX:,} messages a second. Nothing was changed."
+        )
+    return rate
+
+
+def _canaries(text: str) -> int:
+    count = whole_number(text.strip() or "0")
+    if count is None or count > PER_MOVE:
+        raise PageRefused(
+            400, "No number", f"Canaries: {text!r} is not a number up to {PER_MOVE:,}. Nothing was changed."
+        )
+    return count
+
+
+def _wait(text: str) -> int:
+    try:
+        wait = parse_duration(text.strip() or "60s")
+    except ValueError:
+        wait = -1
+    if not 0 < wait <= WAIT_MAX:
+        raise PageRefused(400, "No duration", f"{text!r} is no time up to a day, as 60s or 5m. Nothing was changed.")
+    return wait
+
+
+@PAGES.post("/dead-letters/{name}/paced/{id}/cancel")
+async def cancel_paced(caller: Caller) -> Response:
+    name, run_id = caller.parameters
+    caller.principal.require(Action.ADMIN, name)
+    if not caller.console.redrives.cancel(caller.namespace, name, run_id):
+        raise PageRefused(404, "It is not under way", "It has ended meanwhile. What it has moved can be undone.")
+    return caller.redirect(_page(caller), "cancelled")
 
 
 @PAGES.post("/dead-letters/{name}/audits/{audit}/undo", waits=True)
@@ -200,8 +274,10 @@ async def cancel(caller: Caller) -> Response:
 async def purge_form(caller: Caller) -> Response:
     name = caller.parameters[0]
     caller.principal.require(Action.ADMIN, name)
-    chosen = {field: caller.query(field) for field in ("reason", "error", "group")}
-    return caller.page("dead_letters_purge.html", name=name, chosen=chosen)
+    chosen = {field: caller.query(field).strip() for field in FILTERS}
+    fingerprint, source = caller.query("fingerprint"), caller.query("source")
+    cluster = await _cluster(caller, fingerprint, source) if fingerprint else None
+    return caller.page("dead_letters_purge.html", name=name, chosen=chosen, cluster=cluster)
 
 
 @PAGES.post("/dead-letters/{name}/purge", waits=True)
@@ -209,7 +285,10 @@ async def purge(caller: Caller) -> Response:
     form = await caller.form()
     if form.get("confirm", "") != caller.parameters[0]:
         raise NOT_CONFIRMED
-    done = msgspec.json.decode(await caller.api("POST", api_of(caller, "purge"), _filter(form)), type=wire.Purged)
+    which = _filter(form)
+    if form.get("fingerprint"):
+        which["ids"] = (await _cluster(caller, form["fingerprint"], form.get("source", ""))).ids
+    done = msgspec.json.decode(await caller.api("POST", api_of(caller, "purge"), which), type=wire.Purged)
     return caller.redirect(_page(caller), "dead-purged", done.messages)
 
 

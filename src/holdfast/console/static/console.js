@@ -40,7 +40,7 @@ function goLive() {
     for (const [id, html] of Object.entries(JSON.parse(event.data))) {
       const part = document.getElementById(id);
       if (!part || part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) continue;
-      part.innerHTML = html;
+      replace(part, html);
       localTimes(part);
       if (window.htmx) htmx.process(part);
     }
@@ -52,6 +52,17 @@ function goLive() {
   source.addEventListener("error", () => {
     offline(source && source.readyState === EventSource.CLOSED ? "Not live any more. Reload the page." : "The server does not answer. Trying again …");
   });
+}
+// The new content, with the focus, scroll positions and what was unfolded as they were.
+function replace(part, html) {
+  const focusable = "a[href], button, summary, [tabindex]";
+  const focused = $$(focusable, part).indexOf(document.activeElement);
+  const scrolled = $$(".scroll", part).map((place) => place.scrollLeft);
+  const unfolded = $$("details", part).map((place) => place.open);
+  part.innerHTML = html;
+  $$(".scroll", part).forEach((place, index) => { place.scrollLeft = scrolled[index] || 0; });
+  $$("details", part).forEach((place, index) => { place.open = unfolded[index] || place.open; });
+  if (focused >= 0) ($$(focusable, part)[focused] || part).focus({ preventScroll: true });
 }
 function stopLive() {
   if (source) source.close();

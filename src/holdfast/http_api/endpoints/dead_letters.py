@@ -70,6 +70,10 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str = ""
     """A part of the last error."""
     group: str = ""
+    older_than: wire.Duration | None = None
+    """It died at least this long ago."""
+    newer_than: wire.Duration | None = None
+    """It died at most this long ago."""
     encoding: wire.Encoding = "auto"
 
 
@@ -90,11 +94,14 @@ async def list_all(request: Request) -> Response:
     query = request.query(DeadQuery)
     dead, source = dead_queue(request)
     request.principal.require(Action.CONSUME, dead[1])
+    now = request.node.clock()
     chosen = DeadLetterFilter(
         source_queue=source,
         source_group=query.group,
         reasons=frozenset({query.reason} if query.reason else ()),
         error=query.error,
+        before=0 if query.older_than is None else max(now - duration(query.older_than, "older_than"), 1),
+        after=0 if query.newer_than is None else now - duration(query.newer_than, "newer_than"),
     )
     try:
         page = await request.node.inspection.browse(dead, query.limit, query.cursor)

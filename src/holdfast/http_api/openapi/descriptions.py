@@ -41,6 +41,7 @@ REF = "#/components/schemas/{name}"
 PARAMETERS = {
     "account": "Any text: the caller's credential says whose the queue is.",
     "queue": "Any text: the request names the queue by its URL.",
+    "consumer": "The consumer's name, percent-encoded as one segment.",
     "partition": "A partition, from 0.",
     "name": "The queue's name, percent-encoded as one segment: `tasks%2Fimage`.",
     "id": "A message's id.",

@@ -41,6 +41,7 @@ from holdfast.http_api.endpoints import (
     snapshots,
     streams,
     transactions,
+    workers,
     workflow_state,
 )
 from holdfast.http_api.openapi import document as openapi
@@ -67,6 +68,7 @@ ROUTES: tuple[Routes, ...] = (
     queues.ROUTES,
     quotas.ROUTES,
     schedules.ROUTES,
+    workers.ROUTES,
     groups.ROUTES,
     dead_letters.ROUTES,
     audited_redrives.ROUTES,
