@@ -135,6 +135,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         client.create_queue(QUEUE)
         client.create_group(QUEUE, "look")
         send(client, 0, BEFORE)
+        wait_until_exported(client, url)
         first = done("backup", backups, url=url)
         send(client, BEFORE, BETWEEN)
         with Load(url) as load:

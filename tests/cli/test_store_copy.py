@@ -54,7 +54,7 @@ class Place:
 
     def open(self) -> Store:
         kind = "postgres" if self.url else "rocks"
-        return open_store(kind, self.data / "store", remote=Remote(self.url, NODE))
+        return open_store(kind, self.data / "store", remote=Remote(self.url, NODE).patient())
 
     @contextmanager
     def opened(self) -> Iterator[Store]:

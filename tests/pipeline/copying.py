@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,6 +19,7 @@ from holdfast.client import SyncClient
 from holdfast.client.drafts import draft
 from holdfast.pipeline.spark.session import SparkTarget, open_session
 from tests.pipeline.faults import FaultySource
+from tests.waiting import SPARK_SECONDS
 
 BATCH = 400
 
@@ -47,6 +50,27 @@ def start(spark: SparkSession, url: str, path: Path, form: str = "faulty", batch
         .trigger(availableNow=True)
         .start()
     )
+
+
+def instead_of(query: StreamingQuery, start_again: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """The query, or another that goes on from its checkpoint, if that ended because a Python process did not start
+    within Spark's ten seconds: no setting changes them, and a busy machine takes longer."""
+    error = query.exception()
+    if error is None:
+        return query
+    assert "Python worker failed to connect back" in str(error), error
+    return start_again()
+
+
+def await_end(query: StreamingQuery, start_again: Callable[[], StreamingQuery]) -> None:
+    """Wait until it has read all there is."""
+    while True:
+        try:
+            assert query.awaitTermination(SPARK_SECONDS)
+        except StreamingQueryException:
+            query = instead_of(query, start_again)
+        else:
+            return
 
 
 def main(url: str, path: Path) -> None:

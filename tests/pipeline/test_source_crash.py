@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.pipeline.copying import BATCH, copied, expected, fill, start
+from tests.pipeline.copying import BATCH, await_end, copied, expected, fill, instead_of, start
 from tests.pipeline.faults import FaultySource
 from tests.pipeline.served import Served
 from tests.waiting import SPARK_SECONDS
@@ -50,8 +51,11 @@ def test_a_driver_killed_before_and_after_its_commit_log_copies_everything_once(
         assert (logged("offsets"), logged("commits")) == (1, 1), "Spark knows it, and the broker does not"
         assert copied(client) == expected(COUNT) & copied(client), "the batch that ran again is there once"
         assert sum(copied(client).values()) == BATCH
-        query = start(spark, served.url, tmp_path, "holdfast")
-        assert query.awaitTermination(SPARK_SECONDS)
+
+        def go_on() -> StreamingQuery:
+            return start(spark, served.url, tmp_path, "holdfast")
+
+        await_end(go_on(), go_on)
         assert copied(client) == expected(COUNT)
         assert not list(client.browse("in")), "and all of it is committed"
 
@@ -67,16 +71,20 @@ def test_a_broker_killed_while_it_is_read_and_written_loses_and_doubles_nothing(
             fill(client, COUNT)
         moments = ["mid-read", "after-stage", "after-publish", "before-commit"]
         (tmp_path / moments[0]).write_text(str(served.pid))
-        query = start(spark, served.url, tmp_path)
+
+        def go_on() -> StreamingQuery:
+            return start(spark, served.url, tmp_path)
+
+        query = go_on()
         for number, moment in enumerate(moments):
             while not (tmp_path / f"{moment}.done").exists():
-                assert query.isActive, query.exception()
+                query = instead_of(query, go_on)
                 time.sleep(0.02)
             while served.kills == number:
                 served.revive()
             if number + 1 < len(moments):
                 (tmp_path / moments[number + 1]).write_text(str(served.pid))
-        assert query.awaitTermination(SPARK_SECONDS)
+        await_end(query, go_on)
         assert served.kills == len(moments)
         with served.client() as client:
             assert copied(client) == expected(COUNT)

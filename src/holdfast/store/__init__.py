@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 
+PATIENT_SECONDS: Final = 120.0
+
+
 class Remote(NamedTuple):
     """Where a remote store is, and how long it may take."""
 
@@ -38,6 +41,10 @@ class Remote(NamedTuple):
     cell: int = 0
     read_timeout_seconds: float = READ_TIMEOUT_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
+
+    def patient(self) -> Remote:
+        """For a command that has nobody waiting for it: a database that is slow is waited for."""
+        return self._replace(read_timeout_seconds=PATIENT_SECONDS, patience_seconds=PATIENT_SECONDS)
 
 
 class _Options(NamedTuple):

@@ -119,7 +119,8 @@ def _of_stopped(
 def _open(config: Config, path: Path) -> Store:
     from holdfast.store import Remote, open_store  # noqa: PLC0415
 
-    return open_store(config.store.kind, path, remote=Remote(config.store.url.reveal(), config.node.node_id))
+    remote = Remote(config.store.url.reveal(), config.node.node_id).patient()
+    return open_store(config.store.kind, path, remote=remote)
 
 
 def _open_unused(config: Config, path: Path) -> Store:

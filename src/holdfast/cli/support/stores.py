@@ -25,7 +25,7 @@ def open_named(name: str, node: int, field: str, *, make: bool) -> Store:
         return open_store("rocks", path)
     if name.startswith(_POSTGRES):
         refuse_in_use(name, node)
-        return open_store("postgres", Path(), remote=Remote(name, node))
+        return open_store("postgres", Path(), remote=Remote(name, node).patient())
     raise InvalidArgument(
         field=field, problem=f"is {name!r}: write rocks:DATA_DIR or postgresql://user:password@host/database"
     )
