@@ -117,6 +117,10 @@ def test_a_range_is_bounded_by_records_bytes_and_sequences(cell: Rig) -> None:
         return [message.seq for message, _ in page.messages], page.next_seq
 
     assert found() == ([3, 4, 5, 6, 7, 8, 9, 10], 0)
+    everything = browse_range(cell.engine, TASKS, 0, 0, 0, 100, 100, cell.now, gone=True)
+    assert [(message.seq, len(statuses)) for message, statuses in everything.messages] == [
+        (seq, int(seq > 2)) for seq in range(1, 11)
+    ], "what is settled is there until the journal has it"
     assert found(limit=4) == ([3, 4], 5), "records that are not live are read too"
     assert found(first=5, until=7) == ([5, 6], 0)
     assert found(max_bytes=4) == ([3, 4], 5)

@@ -34,7 +34,9 @@ from holdfast.cli.commands.context import context as context_group
 from holdfast.cli.commands.dlq import dlq
 from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.messages.history import history
+from holdfast.cli.commands.messages.move import move
 from holdfast.cli.commands.messages.request import request
+from holdfast.cli.commands.messages.tail import tail
 from holdfast.cli.commands.pipeline import pipeline
 from holdfast.cli.commands.queue import queue
 from holdfast.cli.commands.quota import quota
@@ -148,8 +150,10 @@ COMMANDS: tuple[click.Command, ...] = (
     release,
     extend,
     browse,
+    tail,
     history,
     request,
+    move,
     consumer,
     dlq,
     schedule,

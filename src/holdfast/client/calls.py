@@ -75,6 +75,7 @@ _leased = _reader(wire.Leased)
 _settled = _reader(wire.Settled)
 _page = _reader(wire.MessagePage)
 _view = _reader(wire.MessageView)
+_move = _reader(wire.MoveJob)
 
 
 def enqueue(queue: str, drafts: Sequence[wire.Draft], *, atomic: bool = False) -> Call[wire.Receipt]:
@@ -319,6 +320,47 @@ def withdraw_workers(consumer: str) -> Call[None]:
     return Call(method="DELETE", path=_path("workers", segment(consumer)), read=_nothing, repeatable=True)
 
 
+def partitions(queue: str, since: str | float) -> Call[wire.PartitionList]:
+    path = _queue(queue, "partitions", since=since)
+    return Call(method="GET", path=path, read=_reader(wire.PartitionList), repeatable=True)
+
+
+def browse_partition(queue: str, partition: int, first: int, limit: int, *, gone: bool) -> Call[wire.MessageRange]:
+    path = _queue(
+        queue,
+        "partitions",
+        str(partition),
+        "messages",
+        first=first,
+        limit=limit,
+        encoding="base64",
+        gone="true" if gone else "",
+    )
+    return Call(method="GET", path=path, read=_reader(wire.MessageRange), repeatable=True)
+
+
+def end_consumer(queue: str, which: wire.ConsumerEnd) -> Call[wire.ConsumersEnded]:
+    path = _queue(queue, "consumers", "disconnect")
+    return Call(method="POST", path=path, read=_reader(wire.ConsumersEnded), body=_encode(which))
+
+
+def move(queue: str, request: wire.Move) -> Call[wire.MoveJob]:
+    path = _queue(queue, "moves")
+    return Call(method="POST", path=path, read=_move, body=_encode(request), wait_seconds=LONG_WORK_SECONDS)
+
+
+def moves(queue: str) -> Call[wire.MoveList]:
+    return Call(method="GET", path=_queue(queue, "moves"), read=_reader(wire.MoveList), repeatable=True)
+
+
+def move_progress(queue: str, job: str) -> Call[wire.MoveJob]:
+    return Call(method="GET", path=_queue(queue, "moves", segment(job)), read=_move, repeatable=True)
+
+
+def cancel_move(queue: str, job: str) -> Call[wire.MoveJob]:
+    return Call(method="DELETE", path=_queue(queue, "moves", segment(job)), read=_move, repeatable=True)
+
+
 def overview() -> Call[wire.Overview]:
     return Call(method="GET", path=_path("overview"), read=_reader(wire.Overview), repeatable=True)
 
@@ -401,6 +443,11 @@ def delete_group(queue: str, group: str) -> Call[None]:
 def cursor_read(queue: str, group: str, request: wire.CursorRead) -> Call[wire.CursorRange]:
     path = _queue(queue, "groups", segment(group), "read")
     return Call(method="POST", path=path, read=_cursor_range, body=_encode(request), repeatable=True)
+
+
+def cursor_ends(queue: str, group: str) -> Call[wire.CursorEnds]:
+    path = _queue(queue, "groups", segment(group), "ends")
+    return Call(method="GET", path=path, read=_reader(wire.CursorEnds), repeatable=True)
 
 
 def cursor_commit(queue: str, group: str, positions: Sequence[wire.Position]) -> Call[wire.CursorCommitted]:

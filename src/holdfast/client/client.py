@@ -35,8 +35,9 @@ from holdfast.client.consumer import Consumer, release_all
 from holdfast.client.drafts import Properties, chunks, draft, each, grouped, size_of
 from holdfast.client.lease_extender import LeaseExtender
 from holdfast.client.messages import Message, Reply
+from holdfast.client.operations import Operations
 from holdfast.client.problems import error_of
-from holdfast.client.retries import Retries
+from holdfast.client.retries import CONSUMER_RETRIES, LAST_RETRIES, Retries
 from holdfast.client.schedules import Schedules
 from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
@@ -64,10 +65,6 @@ their leases then expire."""
 OUTCOMES_PAGE = 1_000  # dead letters of a redrive in one request
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
-LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
-"""A client that is closing does not wait long for a server that is unavailable: leases expire by themselves."""
-CONSUMER_RETRIES = Retries(budget_seconds=3.0)
-"""A consumer repeats its requests itself, for ever, and logs that it does: it should not take long to."""
 LEASE_LENGTH_SECONDS = 60.0  # how long a queue's `delivery_timeout` is cached
 
 Answer = TypeVar("Answer")
@@ -120,6 +117,7 @@ class Client:
         self._lease_lengths: dict[str, tuple[float, float]] = {}
         self._closed = False
         self.schedules = Schedules(self)
+        self.operations = Operations(self)
 
     @property
     def url(self) -> str:

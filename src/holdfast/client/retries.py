@@ -52,3 +52,9 @@ NEVER = Retries(attempts=1)
 def may_repeat(error: HoldfastError, repeatable: bool) -> bool:
     """Whether a call that failed with this error may be retried."""
     return error.retryable and (repeatable or isinstance(error, NOTHING_WAS_DONE))
+
+
+LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
+"""A client that is closing does not wait long for a server that is unavailable: leases expire by themselves."""
+CONSUMER_RETRIES = Retries(budget_seconds=3.0)
+"""A consumer repeats its requests itself, for ever, and logs that it does: it should not take long to."""

@@ -25,6 +25,7 @@ from holdfast.client.client import CHUNK_MESSAGES, CONNECTIONS_MAX, HOLD, TIMEOU
 from holdfast.client.consumer import Consumer
 from holdfast.client.drafts import Properties
 from holdfast.client.messages import Message, Received, Reply
+from holdfast.client.operations import SyncOperations
 from holdfast.client.portal import Portal
 from holdfast.client.retries import Retries
 from holdfast.client.schedules import SyncSchedules
@@ -248,6 +249,7 @@ class SyncClient:
             transport=transport,
         )
         self.schedules = SyncSchedules(self._client.schedules, self._portal)
+        self.operations = SyncOperations(self._client.operations, self._portal)
         self._portal.open()
 
     @property

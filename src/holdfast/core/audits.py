@@ -102,6 +102,14 @@ def redriven(dead_queue: str, dead_letter: Message, audit: str = "", payload: by
     return Draft(payload, dead_letter.priority, 0, -1, extra)
 
 
+def moved(queue: str, message: Message, now: int) -> Draft:
+    """The message in another queue: as it is, also its delivery time and what is left of its time to live."""
+    draft = redriven(queue, message)
+    draft.deliver_at = message.deliver_at
+    draft.ttl = max(message.expires_at - now, 1) if message.expires_at else -1
+    return draft
+
+
 def restore_dead_letter(message: Message, was: Audited) -> Draft:
     """The dead letter that a message becomes again: as it was, with the id it had."""
     extra: Extra = message.extra

@@ -365,7 +365,7 @@ class Browse(Command[Browsed], frozen=True):
     """Read live messages in the order of their sequence, from `first`; nothing is leased.
 
     `until`: the sequence to stop before, 0: the end. `scan_limit`: how many records to read, live or not; 0: any
-    number.
+    number. `gone`: also those that are not live any more and are kept for the journal; they have no delivery status.
     """
 
     first: int
@@ -373,6 +373,7 @@ class Browse(Command[Browsed], frozen=True):
     max_bytes: int
     until: int = 0
     scan_limit: int = 0
+    gone: bool = False
 
 
 class Peek(Command[Browsed], frozen=True):

@@ -156,12 +156,13 @@ def browse(shard: Shard, command: Browse, _now: int, effects: Outcome[Browsed]) 
         live_states = liveness(shard, messages)
         shard.require_masks(message.seq for message in messages)
         at = messages[-1].seq + 1 if len(messages) == chunk else last + 1
-        live_messages = [message for message in messages if live_states[message.seq].live is not Live.GONE]
+        wanted = [message for message in messages if command.gone or live_states[message.seq].live is not Live.GONE]
         room = command.limit - len(found)
-        if len(live_messages) > room:
-            at = live_messages[room].seq
-        for message in live_messages[:room]:
-            found.append((message, delivery_statuses(shard, message, live_states[message.seq].live)))
+        if len(wanted) > room:
+            at = wanted[room].seq
+        for message in wanted[:room]:
+            live = live_states[message.seq].live
+            found.append((message, [] if live is Live.GONE else delivery_statuses(shard, message, live)))
             size += len(message.payload)
     effects.reply = Browsed(found, at if at <= last else 0)
 

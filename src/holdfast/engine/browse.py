@@ -210,9 +210,18 @@ def _matches(message: Message, statuses: list[DeliveryStatus], state: str, group
 
 
 def browse_range(
-    engine: Engine, name: QueueName, partition: int, first: int, until: int, limit: int, max_bytes: int, now: int
+    engine: Engine,
+    name: QueueName,
+    partition: int,
+    first: int,
+    until: int,
+    limit: int,
+    max_bytes: int,
+    now: int,
+    gone: bool = False,
 ) -> SequenceRange:
-    """Live messages of one partition, sequences `first` up to and without `until` (0: the end).
+    """Live messages of one partition, sequences `first` up to and without `until` (0: the end); with `gone` also those
+    that are only kept for the journal.
 
     Reads no more than `limit` records, live or not, and in chunks: a step is repeated for every record it lacks.
     """
@@ -222,7 +231,7 @@ def browse_range(
     at, left, left_bytes = max(first, 1), limit, max_bytes
     while at and left > 0 and left_bytes > 0:
         chunk = min(left, reading.CHUNK)
-        reply = engine.step(queue, shard, Browse(at, chunk, left_bytes, until, chunk), now)
+        reply = engine.step(queue, shard, Browse(at, chunk, left_bytes, until, chunk, gone), now)
         found += reply.messages
         left -= chunk
         left_bytes -= sum([len(message.payload) for message, _ in reply.messages])

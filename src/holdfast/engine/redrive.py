@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.audits import moved as moved_draft
 from holdfast.core.audits import redriven
 from holdfast.core.commands import Draft, Enqueued, GetStates, Peek, Withdraw
 from holdfast.core.queue import GroupKind
@@ -54,6 +55,7 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = ""  # all go to this queue instead, for all groups
     group: str = ""  # for this group of the queue alone
     all_groups: bool = False  # for all groups, in the source queue too
+    moving: bool = False  # no dead letters, but messages, which keep their delivery time and their time to live
 
     def of(self, dead_letter: Message) -> tuple[str, str]:
         """The queue and the group for a dead letter; an empty group means all groups."""
@@ -94,7 +96,7 @@ def redrive(
     if len(which.ids) > IDS_MAX:
         raise InvalidArgument(field="ids", problem=f"are at most {IDS_MAX}; use a filter for more")
     if to.queue == name[1]:
-        raise InvalidArgument(field="target", problem="is the dead queue itself; name another queue")
+        raise InvalidArgument(field="target", problem="is the queue itself; name another queue")
     if to.queue:
         engine.queue((name[0], to.queue), clock(), create=True)
     left = limit or 1 << 62
@@ -192,7 +194,7 @@ def _move(
         target = destination(engine, queue, name, group, [dead_letter for _, dead_letter in movable], done.refused, now)
         if target is None:
             continue
-        moved = _deliver(engine, queue, target, group, [dead_letter for _, dead_letter in movable], done, now)
+        moved = _deliver(engine, queue, target, group, to, [dead_letter for _, dead_letter in movable], done, now)
         withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
         done.moved += moved.items()
 
@@ -277,10 +279,18 @@ def enqueue_for(engine: Engine, target: Queue, group: str, drafts: list[Draft], 
 
 
 def _deliver(
-    engine: Engine, dead: Queue, target: Queue, group: str, dead_letters: list[Message], done: Redriven, now: int
+    engine: Engine,
+    dead: Queue,
+    target: Queue,
+    group: str,
+    to: Destination,
+    dead_letters: list[Message],
+    done: Redriven,
+    now: int,
 ) -> dict[int, int]:
     """Enqueue the messages of dead letters. The new ids by dead letter; a duplicate counts as moved."""
-    drafts = [redriven(dead.record.name, dead_letter) for dead_letter in dead_letters]
+    source = dead.record.name
+    drafts = [moved_draft(source, one, now) if to.moving else redriven(source, one) for one in dead_letters]
     reply = enqueue_for(engine, target, group, drafts, now)
     moved: dict[int, int] = {}
     for index, dead_letter in enumerate(dead_letters):

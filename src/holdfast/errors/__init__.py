@@ -164,6 +164,15 @@ class RedriveNotFound(HoldfastError):
     grpc = "NOT_FOUND"
 
 
+class ConsumerNotFound(HoldfastError):
+    """No consumer {consumer!r} is connected to queue {queue!r}. List those that are."""
+
+    code = "consumer_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
 class ScheduleNotFound(HoldfastError):
     """There is no schedule {schedule!r} in namespace {namespace!r}. List those there are."""
 

@@ -105,6 +105,7 @@ class Consumer:
             protocol=PROTOCOL,
             max_bytes=call.front.settings.stream_bytes,
             removed=self._check,
+            end=lambda reason: self.end(StreamEnded(reason=reason)),
             with_queue=True,
         )
         before = consumers.get((self._group, self._member))

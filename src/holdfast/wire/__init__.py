@@ -50,11 +50,17 @@ from holdfast.wire.messages import Partition as Partition
 from holdfast.wire.messages import PartitionList as PartitionList
 from holdfast.wire.messages import Properties as Properties
 from holdfast.wire.messages import Receipt as Receipt
+from holdfast.wire.moves import Move as Move
+from holdfast.wire.moves import MoveFilter as MoveFilter
+from holdfast.wire.moves import MoveJob as MoveJob
+from holdfast.wire.moves import MoveList as MoveList
 from holdfast.wire.problems import ItemError as ItemError
 from holdfast.wire.problems import Problem as Problem
 from holdfast.wire.queues import ConfigFields as ConfigFields
 from holdfast.wire.queues import Consumer as Consumer
+from holdfast.wire.queues import ConsumerEnd as ConsumerEnd
 from holdfast.wire.queues import ConsumerList as ConsumerList
+from holdfast.wire.queues import ConsumersEnded as ConsumersEnded
 from holdfast.wire.queues import DeadLetterConfig as DeadLetterConfig
 from holdfast.wire.queues import Group as Group
 from holdfast.wire.queues import GroupCreate as GroupCreate

@@ -152,6 +152,20 @@ class Consumer(msgspec.Struct, frozen=True):
     credit: int
 
 
+class ConsumerEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The consumer whose connection is to be ended."""
+
+    consumer: str
+    group: str = ""
+    """In this group only. Empty: in every group of the queue."""
+
+
+class ConsumersEnded(msgspec.Struct, frozen=True):
+    """How many connections were ended."""
+
+    disconnected: int
+
+
 class ConsumerList(msgspec.Struct, frozen=True):
     """The push consumers of a queue, and how many lease requests wait for a message."""
 

@@ -26,10 +26,15 @@ STALE_MAX = 64
 GroupName = tuple[QueueName, str]
 Deliver = Callable[[list[Leased]], None]
 Removed = Callable[[], None]
+End = Callable[[str], None]
 
 
 def _ignore_removal() -> None:
     """For a member without a callback."""
+
+
+def _ignore_end(reason: str) -> None:
+    """For a member that lives inside the server."""
 
 
 class Member:
@@ -39,6 +44,7 @@ class Member:
         "credit",
         "deadlines",
         "deliver",
+        "end",
         "group",
         "heartbeat_timeout",
         "in_flight",
@@ -73,6 +79,7 @@ class Member:
         self.heartbeat_timeout = heartbeat_timeout  # 0: none, it lives as long as its connection
         self.deliver = deliver
         self.removed = removed  # called when its group is deleted
+        self.end: End = _ignore_end  # ends its connection, and tells it why
         self.max_bytes = 0  # payloads it may have in flight; 0: the limit of the node
         self.with_queue = False  # it is removed with its queue
         self.last_seen = now

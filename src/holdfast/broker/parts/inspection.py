@@ -81,8 +81,10 @@ class Inspection:
         until: int = 0,
         limit: int = 1000,
         max_bytes: int = 8 << 20,
+        gone: bool = False,
     ) -> SequenceRange:
-        """Live messages of one partition by sequence, from `first` up to and without `until`; nothing is leased.
+        """Live messages of one partition by sequence, from `first` up to and without `until`; nothing is leased. With
+        `gone` also those that are settled, or deleted, and whose record the journal has not taken yet.
 
         Looks at `limit` records at most, live or not, so a range may hold fewer messages, even none, and go on.
         """
@@ -91,7 +93,7 @@ class Inspection:
             raise InvalidArgument(field="limit", problem=f"is 1 to {limits.read_max}, not {limit}")
         with self._cell.read_guard as engine:
             size = min(max_bytes, limits.read_bytes)
-            return browse_range(engine, name, partition, first, until, limit, size, self._cell.clock())
+            return browse_range(engine, name, partition, first, until, limit, size, self._cell.clock(), gone)
 
     async def bounds(self, name: QueueName, since: int = 0) -> list[PartitionBounds]:
         """By partition, where its messages begin, or those enqueued at `since` or later, and where they end."""

@@ -216,13 +216,14 @@ class RedriveJobs:
             del self._jobs[job.id]
         return [(Table.META, kind + job.key, None) for job in old for kind in (REQUESTS, PROGRESS)]
 
-    def of(self, dead_queue: QueueName, source: str = "") -> list[RunningRedrive]:
-        """Jobs on a dead queue, newest first: on all its dead letters, or on those of one queue."""
-        return [job for job in reversed(self._jobs.values()) if _is_on(job, dead_queue, source)]
+    def of(self, dead_queue: QueueName, source: str = "", *, moving: bool = False) -> list[RunningRedrive]:
+        """Jobs on a dead queue, newest first: on all its dead letters, or on those of one queue. `moving`: those that
+        move the messages of an ordinary queue."""
+        return [job for job in reversed(self._jobs.values()) if _is_on(job, dead_queue, source, moving)]
 
-    def get(self, dead_queue: QueueName, job_id: str, source: str = "") -> RunningRedrive:
+    def get(self, dead_queue: QueueName, job_id: str, source: str = "", *, moving: bool = False) -> RunningRedrive:
         job = self._jobs.get(job_id)
-        if job is None or not _is_on(job, dead_queue, source):
+        if job is None or not _is_on(job, dead_queue, source, moving):
             raise RedriveNotFound(redrive=job_id)
         return job
 
@@ -301,8 +302,9 @@ class RedriveJobs:
         return True
 
 
-def _is_on(job: RunningRedrive, dead_queue: QueueName, source: str) -> bool:
-    return job.request.dead_queue == dead_queue and source in ("", job.request.queue)
+def _is_on(job: RunningRedrive, dead_queue: QueueName, source: str, moving: bool) -> bool:
+    request = job.request
+    return request.dead_queue == dead_queue and source in ("", request.queue) and request.to.moving is moving
 
 
 def _require(allowed: tuple[str, ...] | None) -> Require:

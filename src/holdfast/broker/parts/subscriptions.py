@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 from holdfast.broker.cell import Cell
 from holdfast.broker.dispatch.dispatcher import releases
-from holdfast.broker.dispatch.members import Deliver, Member, Removed
+from holdfast.broker.dispatch.members import Deliver, End, Member, Removed
 from holdfast.broker.submission import Submission
 from holdfast.config.settings import MemberSettings
 from holdfast.core.commands import Leased, Verb
@@ -37,6 +37,7 @@ class Subscriptions:
         protocol: str = "",
         max_bytes: int = 0,
         removed: Removed | None = None,
+        end: End | None = None,
         with_queue: bool = False,
     ) -> Submission[Subscription]:
         """Join a group as a member that is sent deliveries, at most `credit` unsettled at a time, and no further ones
@@ -44,8 +45,9 @@ class Subscriptions:
 
         `deliver` is called on the loop with each batch; it must not block. With `heartbeat` the member must call
         `Subscription.heartbeat` within `members.heartbeat_timeout`, else it is removed and its deliveries fail.
-        `removed` is called when the group is deleted. When its queue is deleted, the member stays for one of the same
-        name that may be created, or is removed too: `with_queue`.
+        `removed` is called when the group is deleted, `end` with a reason when its connection is to be ended. When its
+        queue is deleted, the member stays for one of the same name that may be created, or is removed too:
+        `with_queue`.
         """
         cell, settings = self._cell, self._settings
         if not 1 <= credit <= settings.max_prefetch:
@@ -68,9 +70,25 @@ class Subscriptions:
         joined.with_queue = with_queue
         if removed is not None:
             joined.removed = removed
+        if end is not None:
+            joined.end = end
         members.join(joined, queue)
         cell.mark_dirty(name)
         return _Joining(cell.commit, cell.inbox, Subscription(cell, joined))
+
+    def disconnect(self, name: QueueName, consumer: str, group: str, reason: str) -> int:
+        """End the connections of a consumer in a group, or in all groups of the queue if none is named. What it holds
+        is released, or fails, as it asked for; it may come again. How many there were."""
+        members = self._cell.dispatcher.members
+        ended = [
+            member
+            for of_queue in members.groups_of(name)
+            for member in members.of(of_queue)
+            if member.name == consumer and group in ("", of_queue[1])
+        ]
+        for member in ended:
+            member.end(reason)
+        return len(ended)
 
     def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
         """What a consumer has under lease, in the order it was leased: for one that must be sent it again. What is held

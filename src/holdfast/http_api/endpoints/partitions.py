@@ -55,6 +55,9 @@ class RangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sequence to stop before; `0`: the end."""
     limit: int = 1000
     """How many records to look at; those that are not live any more, or do not match, count too."""
+    gone: bool = False
+    """Also messages that nobody needs any more, as long as the journal has not taken them: to watch what passes through
+    a queue. They have no `deliveries`. Not with the view `deliveries`."""
     max_bytes: int = 8 << 20
     """About how many bytes of payload to look at."""
     columns: str = ""
@@ -94,7 +97,7 @@ async def browse(request: Request) -> Response:
     known = DELIVERIES if deliveries else MESSAGES
     columns = choose([name for name in query.columns.split(",") if name], known)
     found = await request.node.inspection.browse_range(
-        request.queue, partition, query.first, query.until, query.limit, query.max_bytes
+        request.queue, partition, query.first, query.until, query.limit, query.max_bytes, query.gone and not deliveries
     )
     as_arrow = request.accepts(MEDIA_TYPE)
 

@@ -9,6 +9,7 @@ import msgspec
 from holdfast import wire
 from holdfast.auth.principal import Action
 from holdfast.errors import (
+    ConsumerNotFound,
     DeadQueueInvalid,
     InvalidArgument,
     InvalidConfig,
@@ -28,6 +29,9 @@ PAGE_MAX = 1_000
 
 _create = msgspec.json.Decoder(wire.QueueCreate)
 _fields = msgspec.json.Decoder(wire.ConfigFields)
+_end_consumer = msgspec.json.Decoder(wire.ConsumerEnd)
+
+ENDED = "an administrator has ended it"
 
 
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,6 +148,30 @@ async def consumers(request: Request) -> Response:
         for member in members
     ]
     return response(wire.ConsumerList(result, request.node.inspection.waiting(request.queue)))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/consumers/disconnect",
+    Right.ADMIN,
+    body=wire.ConsumerEnd,
+    gives=wire.ConsumersEnded,
+    errors=(QueueNotFound, ConsumerNotFound),
+    act="consumer.disconnect",
+)
+async def disconnect(request: Request) -> Response:
+    """End a push consumer's connection: a stream over HTTP or gRPC, or an MQTT client with all its subscriptions.
+
+    What it holds is released, or fails, as it asked for. It may connect again: take away its credential, or pause the
+    queue, to keep it away.
+    """
+    body = await request.json(_end_consumer)
+    request.node.queues.get(request.queue)
+    request.audit_details.update(consumer=body.consumer, group=body.group)
+    ended = request.node.subscriptions.disconnect(request.queue, body.consumer, body.group, ENDED)
+    if not ended:
+        raise ConsumerNotFound(consumer=body.consumer, queue=request.queue[1])
+    return response(wire.ConsumersEnded(ended))
 
 
 @ROUTES(

@@ -232,6 +232,7 @@ async def open_stream(request: Request, query: StreamQuery, queue: QueueName, pr
         protocol=protocol,
         max_bytes=request.api.config.http.stream_bytes,
         removed=opened.check,
+        end=lambda reason: opened.end(StreamEnded(reason=reason)),
         with_queue=True,
     )
     before = streams.get((opened.group, opened.member))

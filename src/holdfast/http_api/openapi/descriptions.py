@@ -47,6 +47,7 @@ PARAMETERS = {
     "id": "A message's id.",
     "group": "The group's name, percent-encoded as one segment.",
     "redrive": "A redrive's id.",
+    "move": "A move's id.",
     "audit": "Id of a redrive, chosen by the caller that began it.",
     "transaction": "The transaction's id, chosen by the client that stages: at most 255 bytes of printable text.",
     "namespace": "The namespace, percent-encoded as one segment.",

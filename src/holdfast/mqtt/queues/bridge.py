@@ -451,6 +451,7 @@ class QueueBridge:
             credit=min(terms.prefetch, connection.receive_maximum),
             protocol=PROTOCOL,
             removed=partial(self._removed, consumer, connection),
+            end=partial(self._end, connection),
         )
         consumer.membership = joining.result
         feed.consumers[subscriber.filter] = consumer
@@ -464,6 +465,11 @@ class QueueBridge:
         """The consumer's group was deleted. The client is disconnected, so that it subscribes again."""
         error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
         self._live_hub.revoke_subscription(connection, consumer.filter, str(error), self.now())
+        self._node.cell.commit.schedule()
+
+    def _end(self, connection: Connection, reason: str) -> None:
+        """An administrator ends the client's connection; its session stays."""
+        self._live_hub.close(connection, reasons.ADMINISTRATIVE_ACTION, reason, self.now())
         self._node.cell.commit.schedule()
 
     def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the port's signature
