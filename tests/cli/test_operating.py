@@ -28,7 +28,7 @@ def payloads(shell: Shell, queue: str) -> list[object]:
 # --- tail -----------------------------------------------------------------------------------------------------------
 
 
-def test_tail_shows_what_comes_and_what_was_consumed_at_once(shell: Shell, client: SyncClient) -> None:
+def test_tail_shows_what_comes_and_what_was_consumed_immediately(shell: Shell, client: SyncClient) -> None:
     client.create_queue("orders", {"partitions": 2})
     client.send_many("orders", [{"n": n} for n in range(4)])
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}

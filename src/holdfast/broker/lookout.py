@@ -11,6 +11,7 @@ import structlog
 
 from holdfast.broker.commit.admission import DiskReserve
 from holdfast.broker.commit.group_commit import GroupCommit
+from holdfast.broker.disk_forecast import DiskForecast
 from holdfast.errors import HoldfastError
 
 log = structlog.get_logger()
@@ -25,6 +26,7 @@ class Lookout:
         self._disk = disk
         self._commit = commit
         self._clock = clock
+        self.forecast = DiskForecast()
 
     async def run(self) -> None:
         while True:
@@ -35,6 +37,9 @@ class Lookout:
         """Look once."""
         self._commit.look_at_syncs()
         try:
-            self._disk.look(self._clock())
+            now = self._clock()
+            room = self._disk.look(now)
+            if room is not None:
+                self.forecast.add(now, room)
         except HoldfastError as error:  # the store is away, which has lines of its own
             log.debug("the room on the disk is not known", code=error.code)

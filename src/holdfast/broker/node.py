@@ -19,6 +19,7 @@ from holdfast.broker.cell import Cell, plain_engine
 from holdfast.broker.front_metrics import MetricSource
 from holdfast.broker.health import Health
 from holdfast.broker.lake_reader import LakeReads
+from holdfast.broker.lake_size import LakeMeter
 from holdfast.broker.parts.cursors import Cursors
 from holdfast.broker.parts.dead_letters import DeadLetters
 from holdfast.broker.parts.groups import Groups
@@ -96,6 +97,7 @@ class Node:
         self.requests = Requests(self.messages, self.queues, self.subscriptions, node_id, limits.max_waiters)
         self.inspection = Inspection(cell, limits, LakeReads(config), config.lake_dir / "journal")
         self.health = Health(config, cell, self.webhooks)
+        self.lake_meter = LakeMeter(config.lake_dir)
         lake = Lake(config.lake_dir / "journal", node_id)
         self.backups = Backups(store, lake, config.node.data_dir / "backups-under-way", clock)
         self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", node_id, clock)
@@ -118,6 +120,7 @@ class Node:
         await self.redrive_jobs.stop()
         self.requests.stop()
         self.health.lag.stop()
+        self.lake_meter.stop()
         await self.cell.stop()
         await self.webhooks.stop()
         if self.tracing is not None:

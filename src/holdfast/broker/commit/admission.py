@@ -50,12 +50,13 @@ class DiskReserve:
         self._checked_at = 0
         self._logged = False  # that there is too little room
 
-    def look(self, now: int) -> None:
+    def look(self, now: int) -> int | None:
         """Find out how much room there is; queries the system once a second."""
         if not 0 <= now - self._checked_at < CHECK_EVERY:
             self._checked_at = now
             self._room = self._store.room()
             self._log_change()
+        return self._room
 
     def check(self, now: int) -> None:
         """Raise `DiskFull` if there is too little room."""

@@ -90,6 +90,14 @@ OF_NODE = {
     "cache_limit": MetricSpec("cache_limit_bytes", "gauge", "Memory that it may take.", "cache"),
     "caches_limit": MetricSpec("caches_limit_bytes", "gauge", "Memory that all of them may take together."),
     "room": MetricSpec("store_free_bytes", "gauge", "Bytes left on the store's disk."),
+    "full_in": MetricSpec(
+        "store_full_in_seconds",
+        "gauge",
+        "When the store's disk will have only store.min_free_bytes left, at the rate of the last six hours; +Inf: it is"
+        " not filling, or it is too early to say.",
+    ),
+    "lake_bytes": MetricSpec("lake_size_bytes", "gauge", "Bytes of the lake's files, looked at every few minutes."),
+    "lake_segments": MetricSpec("lake_segments", "gauge", "Segments of the journal in the lake."),
     "lag": MetricSpec("loop_lag_seconds", "gauge", "How late the event loop was when it was last looked at."),
     "waiting": MetricSpec("lease_waiting", "gauge", "Lease requests that wait for a message."),
     "requests": MetricSpec("http_requests", "counter", "HTTP requests answered.", "method, route, status"),
@@ -398,6 +406,10 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
     }
     if room is not None:
         node_metrics["room"] = room
+        node_metrics["full_in"] = node.cell.lookout.forecast.seconds_left(node.config.store.min_free_bytes)
+    lake = await node.lake_meter.read()
+    if lake is not None:
+        node_metrics |= {"lake_bytes": lake.size_bytes, "lake_segments": lake.segments}
     whole = WholeServer(
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),

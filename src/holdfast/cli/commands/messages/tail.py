@@ -76,8 +76,8 @@ class _Tail:
 def tail(queue: str, lines: int, no_follow: bool, output: str) -> None:
     """Show messages of QUEUE as they come in. Nothing is leased or changed, and consumers notice nothing.
 
-    Messages that are consumed immediately are shown too. Needs the right to consume. `-o jsonl` is one object a message.
-    Ctrl-C ends it.
+    Messages that are consumed immediately are shown too. Needs the right to consume. `-o jsonl` is one object a
+    message. Ctrl-C ends it.
     """
     shape = "jsonl" if output == "json" else output
     with connected() as client:
