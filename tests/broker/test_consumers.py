@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from holdfast.broker.commit.admission import DiskReserve
 from holdfast.broker.dispatch import activity
 from holdfast.broker.dispatch.activity import Activity
+from holdfast.broker.lookout.unattended import QUEUES_PER_SLICE, UNATTENDED_AFTER
 from holdfast.broker.rate_sampler import SAMPLED_MAX
-from holdfast.broker.unattended import QUEUES_PER_SLICE, UNATTENDED_AFTER
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats

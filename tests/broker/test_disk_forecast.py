@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from holdfast.broker.disk_forecast import SAMPLES_MIN, DiskForecast
-from holdfast.broker.lake_size import LakeMeter, LakeSize
+from holdfast.broker.lookout.disk_forecast import SAMPLES_MIN, DiskForecast
+from holdfast.broker.lookout.lake_size import LakeMeter, LakeSize
 from holdfast.units import HOUR, MINUTE, SECOND
 
 START = 1_800_000_000 * SECOND

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.broker.health import ComponentHealth
-from holdfast.broker.unattended import UNATTENDED_AFTER
+from holdfast.broker.lookout.unattended import UNATTENDED_AFTER
 from holdfast.console.attention import Concern, node_concerns, queue_concerns
 from holdfast.console.samples import STEP, Samples
 from holdfast.core.queue import GroupKind, QueueConfig, QueueRecord

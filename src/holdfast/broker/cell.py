@@ -27,10 +27,10 @@ from holdfast.broker.commit.guard import Guard, ReadGuard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
 from holdfast.broker.dispatch.members import Member
 from holdfast.broker.export.scheduler import ExportScheduler
-from holdfast.broker.lookout import Lookout
+from holdfast.broker.lookout.lookout import Lookout
+from holdfast.broker.lookout.unattended import UnattendedGroups
 from holdfast.broker.rate_sampler import RateSampler
 from holdfast.broker.submission import Moment, Submission
-from holdfast.broker.unattended import UnattendedGroups
 from holdfast.config import Config
 from holdfast.core.commands import Settlement, Verb
 from holdfast.core.effects import Op

@@ -19,7 +19,7 @@ from holdfast.broker.cell import Cell, plain_engine
 from holdfast.broker.front_metrics import MetricSource
 from holdfast.broker.health import Health
 from holdfast.broker.lake_reader import LakeReads
-from holdfast.broker.lake_size import LakeMeter
+from holdfast.broker.lookout.lake_size import LakeMeter
 from holdfast.broker.parts.cursors import Cursors
 from holdfast.broker.parts.dead_letters import DeadLetters
 from holdfast.broker.parts.groups import Groups

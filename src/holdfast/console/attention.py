@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from holdfast.broker.health import ComponentHealth
-from holdfast.broker.unattended import UNATTENDED_AFTER
+from holdfast.broker.lookout.unattended import UNATTENDED_AFTER
 from holdfast.console.caller import link
 from holdfast.console.formats import duration, number, plural, size
 from holdfast.console.samples import Samples

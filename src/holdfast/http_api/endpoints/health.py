@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast import __version__, wire
 from holdfast.auth.principal import Action
+from holdfast.broker.lookout.unattended import UNATTENDED_AFTER
 from holdfast.broker.parts.transactions import StagedTotals
-from holdfast.broker.unattended import UNATTENDED_AFTER
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import QueueStats
 from holdfast.http_api.server.request import Request

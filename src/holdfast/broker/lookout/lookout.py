@@ -11,7 +11,7 @@ import structlog
 
 from holdfast.broker.commit.admission import DiskReserve
 from holdfast.broker.commit.group_commit import GroupCommit
-from holdfast.broker.disk_forecast import DiskForecast
+from holdfast.broker.lookout.disk_forecast import DiskForecast
 from holdfast.errors import HoldfastError
 
 log = structlog.get_logger()

@@ -1,0 +1,1 @@
+"""What the node looks at though nobody asks: its disk, its syncs, groups that nobody consumes, the size of the lake."""
