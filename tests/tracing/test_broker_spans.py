@@ -11,10 +11,17 @@ import aiomqtt
 import httpx
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from holdfast.auth.gate import Gate
+from holdfast.config.grpc_settings import GrpcSettings
+from holdfast.grpc_api import GrpcFront
+from holdfast.grpc_api.generated import queue_pb2 as pb
 from tests.console.rig import Served
+from tests.grpc_api.rig import calling, drafts
+from tests.http_api.dialects.sqs.rig import Sqs
 from tests.tracing.receiver import Collector
 from tests.waiting import PATIENCE_SECONDS
 
@@ -187,6 +194,47 @@ async def test_an_mqtt_publisher_and_subscriber_share_a_trace(traced: Served, co
     enqueue, lease, settled = collector.named("enqueue t/mqtt", "lease t/mqtt", "settle t/mqtt", trace_id=trace_id)
     assert enqueue.attributes["holdfast.protocol"] == lease.attributes["holdfast.protocol"] == "mqtt"
     assert settled.links == [lease.span_id]
+
+
+async def test_a_grpc_call_gives_its_context_to_messages(traced: Served, collector: Collector) -> None:
+    trace_id, context = new_context()
+    config = replace(traced.node.config, grpc=GrpcSettings(listen="127.0.0.1:0"))
+    front = GrpcFront(config, traced.node, Gate(config, traced.node.clock))
+    await front.start()
+    try:
+        async with calling(front) as api:
+            metadata = (("traceparent", context), ("tracestate", "shop=1"))
+            await api.Enqueue(pb.EnqueueRequest(queue="t/grpc", messages=drafts(b"x")), metadata=metadata)
+            [delivery] = (await api.Lease(pb.LeaseRequest(queue="t/grpc"))).deliveries
+            properties = {pair.name: pair.value for pair in delivery.message.properties}
+            assert properties == {"traceparent": context, "tracestate": "shop=1"}
+            settlement = pb.Settlement(
+                id=delivery.message.id, lease_token=delivery.lease_token, action=pb.SETTLE_ACTION_ACK
+            )
+            await api.Settle(pb.SettleRequest(queue="t/grpc", settlements=[settlement]))
+    finally:
+        await front.stop()
+    await flushed(traced)
+    names = ("enqueue t/grpc", "lease t/grpc", "settle t/grpc")
+    enqueue, lease, settle = collector.named(*names, trace_id=trace_id)
+    assert (lease.links, settle.links) == ([context.split("-")[2]], [lease.span_id])
+    assert {span.attributes["holdfast.protocol"] for span in (enqueue, lease)} == {"grpc"}
+
+
+async def test_a_message_of_an_sqs_client_carries_its_attribute(traced: Served, collector: Collector) -> None:
+    """OpenTelemetry's libraries for SQS put the context into message attributes."""
+    trace_id, context = new_context()
+    await traced.node.queues.create(("default", "t-attributes"))
+    sqs = Sqs(traced.url)
+    try:
+        url = str((await sqs("GetQueueUrl", QueueName="t-attributes"))["QueueUrl"])
+        await sqs.send(url, "x", MessageAttributes={"traceparent": {"DataType": "String", "StringValue": context}})
+        message = await sqs.one(url, MessageAttributeNames=["All"])
+        assert message["MessageAttributes"]["traceparent"]["StringValue"] == context
+    finally:
+        sqs.close()
+    await flushed(traced)
+    collector.named("enqueue t-attributes", "lease t-attributes", trace_id=trace_id)
 
 
 async def test_a_message_without_a_context_begins_a_trace(traced: Served, collector: Collector) -> None:
