@@ -6,10 +6,20 @@ from typing import TypeVar
 
 import msgspec
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.core.deliveries import Delivery
 from holdfast.core.ids import UNKEYED
-from holdfast.core.queue import DeadLetterPolicy, Durability, JournalMode, Ordering, QueueConfig, RetryPolicy
+from holdfast.core.queue import (
+    CircuitBreaker,
+    DeadLetterPolicy,
+    DeliveryLimits,
+    Durability,
+    JournalMode,
+    Ordering,
+    QueueConfig,
+    RetryPolicy,
+)
 from holdfast.core.records import CursorHead, Extra, GroupHead, Message, Origin, ShardHead
 from holdfast.units import SECOND
 
@@ -75,6 +85,24 @@ def retry_policies(draw: st.DrawFn) -> RetryPolicy:
 
 
 @st.composite
+def delivery_limits(draw: st.DrawFn, keyed: bool) -> DeliveryLimits:
+    limits = DeliveryLimits(
+        concurrency=draw(st.integers(0, 1_000_000)),
+        rate=draw(st.floats(0, 1_000_000)),
+        burst=draw(st.integers(0, 1_000_000)),
+    )
+    if not keyed:
+        return limits
+    return replace(
+        limits,
+        key_concurrency=draw(st.integers(1, 10_000)),
+        key_rate=draw(st.floats(0, 1_000_000)),
+        key_burst=draw(st.integers(0, 1_000_000)),
+        fair=draw(st.booleans()),
+    )
+
+
+@st.composite
 def configs(draw: st.DrawFn) -> QueueConfig:
     ordering = draw(st.sampled_from(Ordering))
     return QueueConfig(
@@ -94,4 +122,8 @@ def configs(draw: st.DrawFn) -> QueueConfig:
         paused=draw(st.booleans()),
         retry=draw(retry_policies()),
         dlq=DeadLetterPolicy(enabled=draw(st.booleans()), queue=draw(text), alert_webhook=draw(webhooks)),
+        throttle=draw(delivery_limits(ordering is Ordering.PARTITION)),
+        breaker=CircuitBreaker(
+            dead_letters=draw(st.integers(0, 10_000)), window=draw(st.integers(SECOND, 86_400 * SECOND))
+        ),
     )

@@ -54,7 +54,31 @@ def test_the_defaults_are_those_of_the_specification() -> None:
         "dlq.enabled": True,
         "dlq.queue": "",
         "dlq.alert_webhook": "",
+        "throttle.concurrency": 0,
+        "throttle.rate": 0.0,
+        "throttle.burst": 0,
+        "throttle.key_concurrency": 1,
+        "throttle.key_rate": 0.0,
+        "throttle.key_burst": 0,
+        "throttle.fair": False,
+        "breaker.dead_letters": 0,
+        "breaker.window": "1m",
     }
+
+
+@pytest.mark.parametrize("ordering", ["none", "strict"])
+@pytest.mark.parametrize("field", [{"key_concurrency": 2}, {"key_rate": 1}, {"key_burst": 2}, {"fair": True}])
+def test_limits_of_keys_need_a_queue_that_looks_at_keys(ordering: str, field: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig, match="needs ordering partition"):
+        from_fields({"ordering": ordering, "throttle": field})
+    assert from_fields({"ordering": ordering, "throttle": {"rate": 5, "concurrency": 2}}).throttle.concurrency == 2
+
+
+def test_a_bucket_holds_what_comes_in_a_second_unless_it_is_told() -> None:
+    limits = from_fields({"throttle": {"rate": 2.5, "key_rate": 0.1}}).throttle
+    assert (limits.bucket_size, limits.key_bucket_size) == (3, 1)
+    limits = from_fields({"throttle": {"rate": 2.5, "burst": 1, "key_rate": 4, "key_burst": 9}}).throttle
+    assert (limits.bucket_size, limits.key_bucket_size) == (1, 9)
 
 
 def test_fields_may_be_nested_and_change_only_what_they_name() -> None:
@@ -78,7 +102,7 @@ def test_durations_as_people_write_them(written: object, microseconds: int) -> N
     [
         ({"partition": 3}, "there is no such setting; did you mean partitions?"),
         ({"retry": {"jiter": 0}}, "did you mean retry.jitter?"),
-        ({"colour": "red"}, "known are batch_size, dedup_window"),
+        ({"colour": "red"}, "known are batch_size, breaker.dead_letters"),
         ({"partitions": 0}, "Setting partitions cannot be 0: allowed is 1 to 1024"),
         ({"partitions": 2.5}, "it is a whole number; allowed is 1 to 1024"),
         ({"partitions": True}, "it is a number; allowed is 1 to 1024"),

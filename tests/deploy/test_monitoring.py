@@ -176,6 +176,7 @@ FIRING: dict[str, tuple[dict[str, str], str]] = {
     ),
     "HoldfastMqttDropped": ({'holdfast_mqtt_dropped_total{instance="a:8080", reason="full"}': "0+9x30"}, "20m"),
     "HoldfastQueuePaused": ({f"holdfast_queue_paused{{{QUEUE}}}": "1x400"}, "6h10m"),
+    "HoldfastBreakerTripped": ({'holdfast_breaker_trip_total{instance="a:8080"}': "0x2 1x20"}, "15m"),
     "HoldfastSchedulesRefused": (
         {'holdfast_schedule_run_total{instance="a:8080", outcome="refused"}': "0+1x20"},
         "15m",

@@ -37,6 +37,10 @@ async def test_every_setting_of_a_queue_is_read_and_shown(api: Api, queue: str) 
             total_timeout=Duration(seconds=90),
         ),
         dlq=pb.DeadLetterConfig(enabled=True, queue=f"{queue}/dead", alert_webhook="http://10.0.0.1/alert"),
+        throttle=pb.ThrottleConfig(
+            concurrency=4, rate=2.5, burst=9, key_concurrency=1, key_rate=0.0, key_burst=0, fair=False
+        ),
+        breaker=pb.BreakerConfig(dead_letters=20, window=Duration(seconds=30)),
     )
     assert {field.name for field, _ in config.ListFields()} == set(pb.QueueConfig.DESCRIPTOR.fields_by_name)
     await api.CreateQueue(pb.CreateQueueRequest(name=f"{queue}/dead", config=NO_DEAD_QUEUE))

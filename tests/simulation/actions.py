@@ -15,6 +15,7 @@ from holdfast.engine.groups import create_group, delete_group
 from holdfast.engine.messages import delete_message, edit_message
 from holdfast.engine.queues import purge_queue, reconfigure
 from holdfast.errors import LeaseLost, MessageNotFound, MessageNotWaiting, StateChanged
+from tests.simulation.limits import room, took
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Is, Queue, must, state_of
 from tests.simulation.order import check_lease
@@ -158,6 +159,7 @@ class Actions(Producers):
         )
         chosen = set(range(len(queue.next_seq)) if partitions is None else partitions)
         machine.ticked((queue.name, partition) for partition in chosen)
+        limit = room(queue, group, limit, now)
         if queue.config.paused:
             must(not leased, f"{queue.name} is paused and gave {leased}")
             return 0
@@ -171,9 +173,10 @@ class Actions(Producers):
             now + (timeout if timeout >= 0 else queue.config.delivery_timeout),
             consumer,
             in_key_order=not machine.world.bounded_retries,
-            in_order=calm,
+            in_order=calm and not queue.config.throttle.fair,
             all_there=calm and not max_bytes,
         )
+        took(queue, group, len(leased), now)
         for item in leased:
             machine.told(item.token)
             self.handles.append(Handle(queue.name, group, item.message.id, item.token, consumer, item.partition))

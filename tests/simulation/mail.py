@@ -99,6 +99,7 @@ class Group:
     max_lag_messages: int = 0
     max_lag_age: int = 0
     remembered: dict[int, tuple[str, int]] = field(default_factory=dict)
+    asked: list[tuple[int, int]] = field(default_factory=list)  # where there is a rate: when, and what was given
 
     def sees(self, mail: Mail) -> bool:
         """Whether a cursor group has yet to come to a message."""

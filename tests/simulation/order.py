@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from holdfast.core.commands import Leased
 from holdfast.core.queue import Ordering
 from tests.simulation.mail import Is, Life, Mail, Queue, must
@@ -39,7 +41,8 @@ def candidates(queue: Queue, group: str, partitions: set[int], in_order: bool = 
         if any(m.lives[group].state in _OUT for m in mails):
             return []
         return [m for m in ready if not any(before(other, m) for other in ready)]
-    out = {key_of(m) for m in mails if m.key is not None and m.lives[group].state in _OUT}
+    slots = queue.config.throttle.key_concurrency
+    out = Counter(key_of(m) for m in mails if m.key is not None and m.lives[group].state in _OUT)
     by_key: dict[tuple[int, str | None], list[Mail]] = {}
     for mail in ready:
         by_key.setdefault(key_of(mail), []).append(mail)
@@ -47,7 +50,7 @@ def candidates(queue: Queue, group: str, partitions: set[int], in_order: bool = 
         m
         for m in ready
         if m.key is None
-        or (key_of(m) not in out and not (in_order and any(before(other, m) for other in by_key[key_of(m)])))
+        or out[key_of(m)] + (sum(before(other, m) for other in by_key[key_of(m)]) if in_order else 0) < slots
     ]
 
 
@@ -89,12 +92,17 @@ def check_lease(
         must(item.deadline == deadline, f"{name} has deadline {item.deadline}, not {deadline}")
         must(item.partition == mail.partition, f"{name} is said to be in partition {item.partition}")
         must(len(item.message.payload) == mail.size, f"{name} has another payload")
-        rest = [] if strict else [m for m in rest if m is not mail and (mail.key is None or key_of(m) != key_of(mail))]
+        rest = [] if strict else [m for m in rest if m is not mail and _go_together(queue, m, mail)]
         _take(life, item, consumer)
     must(len(leased) <= limit, f"{queue.name}/{group}: {len(leased)} leased, asked for {limit}")
     if all_there and len(leased) < limit:
         rest = [mail for mail in rest if not _tied(mail, rest)]
         must(not rest, f"{queue.name}/{group}: {len(leased)} of {limit} leased, left ready: {rest[:2]}")
+
+
+def _go_together(queue: Queue, one: Mail, other: Mail) -> bool:
+    """Whether both may be out at a time."""
+    return other.key is None or key_of(one) != key_of(other) or queue.config.throttle.key_concurrency > 1
 
 
 def _tied(mail: Mail, rest: list[Mail]) -> bool:

@@ -105,7 +105,8 @@ def _drain(machine: Machine, actions: Actions) -> None:
     machine.crash()
     actions.move_on_all(to_the_end=True)
     for name, queue in machine.model.queues.items():
-        queue.config = replace(queue.config, paused=False, max_message_size=SIZE_MAX + 1)
+        limits = replace(queue.config.throttle, concurrency=0, rate=0.0)
+        queue.config = replace(queue.config, paused=False, max_message_size=SIZE_MAX + 1, throttle=limits)
         reconfigure(machine.engine, machine.engine.queues[NAMESPACE, name], queue.config, machine.now)
     for _ in range(DRAIN_ROUNDS):
         _drain_once(machine, actions)  # also if nothing is left: cursor groups commit what was purged before them

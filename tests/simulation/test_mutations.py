@@ -29,6 +29,7 @@ from holdfast.engine.catalog import Queue
 from holdfast.engine.dead_lettering import Candidates, DeadLettering
 from holdfast.engine.open_transaction import OpenTransaction
 from holdfast.engine.transactions import Transactions
+from holdfast.token_buckets import TokenBucket
 from holdfast.units import NEVER
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
@@ -87,8 +88,10 @@ def a_key_holds_up_nobody(patch: pytest.MonkeyPatch) -> None:
 def the_last_of_a_key_is_next(patch: pytest.MonkeyPatch) -> None:
     right = leasing._first_skipped
 
-    def wrong(shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: set[int]) -> object:
-        return right(shard, group, entries[::-1], ending)
+    def wrong(
+        shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: set[int], wanted: int
+    ) -> object:
+        return right(shard, group, entries[::-1], ending, wanted)
 
     patch.setattr(leasing, "_first_skipped", wrong)
 
@@ -101,6 +104,23 @@ def a_release_spends_an_attempt(patch: pytest.MonkeyPatch) -> None:
         delivery.failures += 1
 
     patch.setattr(leasing, "release", wrong)
+
+
+def a_rate_is_no_limit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TokenBucket, "take", lambda *_: None)
+
+
+def a_backoff_counts_as_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Queue, "leased", lambda self, group: sum(len(shard.deliveries_of(group)) for shard in self.shards))
+
+
+def a_key_has_one_slot_more(patch: pytest.MonkeyPatch) -> None:
+    right = LeaseGroup._slots_before
+    patch.setattr(LeaseGroup, "_slots_before", lambda *arguments: right(*arguments) + 1)
+
+
+def a_key_that_takes_turns_forgets_what_was_skipped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseGroup, "skip", lambda *_: None)
 
 
 def a_leased_key_is_free(patch: pytest.MonkeyPatch) -> None:
@@ -267,6 +287,10 @@ BREAKS: dict[Break, int] = {
     leases_outlive_their_group: 12,
     a_range_takes_one_more: 25,
     a_redrive_is_two_batches: 23,
+    a_rate_is_no_limit: 2,
+    a_backoff_counts_as_held: 45,
+    a_key_has_one_slot_more: 1,
+    a_key_that_takes_turns_forgets_what_was_skipped: 2,
     a_leased_key_is_free: 25,
     producers_ids_are_kept_beyond_their_window: 2,
     a_write_is_forgotten: 63,

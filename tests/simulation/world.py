@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
+from msgspec.structs import replace
+
 from holdfast.core import (
     admin,
     cursors,
@@ -25,7 +27,7 @@ from holdfast.core import (
     windows,
 )
 from holdfast.core.ids import EPOCH_MS
-from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
+from holdfast.core.queue import DeadLetterPolicy, DeliveryLimits, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import SKIP_BLOCKED_MAX
 from holdfast.engine import engine
 from holdfast.engine.open_transaction import TransactionLimits
@@ -98,7 +100,8 @@ def make_world(seed: int) -> World:
     random = Random(f"world {seed}")
     queues = {NAMED_DEAD_QUEUE: _dead_queue(random)}
     for name in ("orders", "images", "mails")[: random.randint(1, 3)]:
-        queues[name] = _queue(random)
+        config = _queue(random)
+        queues[name] = replace(config, throttle=_limits(Random(f"limits {name} {seed}"), config))
     return World(
         seed=seed,
         queues=queues,
@@ -144,6 +147,21 @@ def _queue(random: Random) -> QueueConfig:
                 DeadLetterPolicy(queue=NAMED_DEAD_QUEUE),
             )
         ),
+    )
+
+
+def _limits(random: Random, config: QueueConfig) -> DeliveryLimits:
+    """Limits that most queues do not have."""
+    if random.random() < 0.6:
+        return DeliveryLimits()
+    keyed = DeliveryLimits()
+    if config.keyed:
+        keyed = DeliveryLimits(key_concurrency=random.choice((1, 2, 3)), fair=random.random() < 0.4)
+    return replace(
+        keyed,
+        concurrency=random.choice((0, 0, 1, 2, 5)),
+        rate=random.choice((0.0, 0.0, 0.5, 4.0)),
+        burst=random.choice((0, 1, 3)),
     )
 
 

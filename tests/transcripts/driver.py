@@ -152,6 +152,8 @@ class Scene:
         self.engine.alerts.clear()
         trace += [f"warning: {self.name(d.message.id)} is lost, {d.reason}" for d in self.engine.dropped]
         self.engine.dropped.clear()
+        trace += [f"paused by its circuit breaker: {one.queue}, {one.reason}" for one in self.engine.tripped]
+        self.engine.tripped.clear()
         wake = self.engine.wake_at()
         if wake != self._wake:
             self._wake = wake

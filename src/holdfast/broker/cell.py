@@ -39,6 +39,7 @@ from holdfast.engine.audits import AuditLimits
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_lettering import Alert, FailedRequest
 from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.limits.circuit_breaker import Tripped
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.errors import (
     Fenced,
@@ -59,7 +60,7 @@ from holdfast.errors import (
 )
 from holdfast.quotas import Quota, Quotas
 from holdfast.store.contract import Store
-from holdfast.units import NEVER, SECOND
+from holdfast.units import NEVER, SECOND, format_duration
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -114,14 +115,14 @@ def plain_engine(store: Store, cell: int, limits: Limits, _on_durable: Callable[
 
 
 class Cell:
-    """See the module. `offer_alert` is called with each alert about a dead letter."""
+    """See the module. `offer_alert` is called with each alert about a dead letter, or a queue that paused itself."""
 
     def __init__(
         self,
         config: Config,
         store: Store,
         clock: Callable[[], int],
-        offer_alert: Callable[[Alert], None],
+        offer_alert: Callable[[Alert | Tripped], None],
         new_engine: NewEngine = plain_engine,
     ) -> None:
         limits = config.limits
@@ -153,6 +154,8 @@ class Cell:
         self._config = config
         self._new_engine = new_engine
         self._offer_alert = offer_alert
+        self.breaker_trips = 0
+        """Queues that their circuit breakers have paused."""
         self._refusal: HoldfastError | None = ShuttingDown()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -497,7 +500,7 @@ class Cell:
         for (name, group), settlements in unclaimed:
             self.settle_unattended(name, group, settlements)
         engine = self.commit.engine
-        if engine is None or not (engine.alerts or engine.failed_requests or engine.dropped):
+        if engine is None or not (engine.alerts or engine.failed_requests or engine.dropped or engine.tripped):
             return
         for alert in engine.alerts:
             self._offer_alert(alert)
@@ -514,6 +517,23 @@ class Cell:
                 error=item.delivery.error,
             )
         engine.dropped.clear()
+        for tripped in engine.tripped:
+            self._report_tripped(tripped)
+        engine.tripped.clear()
+
+    def _report_tripped(self, tripped: Tripped) -> None:
+        self.breaker_trips += 1
+        log.error(
+            "queue paused by its circuit breaker: resume it when its consumers work again",
+            namespace=tripped.namespace,
+            queue=tripped.queue,
+            dead_letters=tripped.dead_letters,
+            window=format_duration(tripped.window),
+            reason=tripped.reason,
+            error=tripped.error,
+        )
+        if tripped.url:
+            self._offer_alert(tripped)
 
     def settle_unattended(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
         """Settle on behalf of a consumer that has gone: no caller waits for the result."""

@@ -1,4 +1,5 @@
-"""Alerts about dead letters: a JSON POST to the queue's `dlq.alert_webhook`.
+"""Alerts about dead letters, and about queues that paused because of them: a JSON POST to the queue's
+`dlq.alert_webhook`.
 
 An alert is best effort; the dead letter itself is durable in its queue. So alerts are kept in memory only, bounded, and
 abandoned when their receiver cannot be reached for long. A receiver may get an alert twice (its response was lost) and
@@ -23,7 +24,8 @@ from holdfast import threads
 from holdfast.broker.webhook_receivers import Resolve, resolve
 from holdfast.config import WebhookSettings
 from holdfast.engine.dead_lettering import Alert
-from holdfast.units import SECOND, format_instant
+from holdfast.engine.limits.circuit_breaker import Tripped
+from holdfast.units import SECOND, format_duration, format_instant
 
 if TYPE_CHECKING:
     from holdfast.broker.webhook_client import WebhookClient
@@ -76,7 +78,7 @@ class Webhooks:
         """Take alerts from here on."""
         self._stopping = False
 
-    def offer(self, alert: Alert) -> None:
+    def offer(self, alert: Alert | Tripped) -> None:
         """Send an alert in the background, or drop it when too many wait. Never blocks and never raises."""
         if self._stopping or self.counters.waiting >= self._settings.queue_size:
             self._drop(alert)
@@ -107,7 +109,7 @@ class Webhooks:
 
     # --- one alert --------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, alert: Alert) -> None:
+    async def _deliver(self, alert: Alert | Tripped) -> None:
         settings = self._settings
         client = await self._opened_client()
         body = _body(alert)
@@ -159,18 +161,18 @@ class Webhooks:
             self.counters.failed += 1
             log.error("webhook failed", exc_info=error)
 
-    def _give_up(self, receiver: str, alert: Alert, problem: str, attempts: int) -> None:
+    def _give_up(self, receiver: str, alert: Alert | Tripped, problem: str, attempts: int) -> None:
         self.counters.failed += 1
         log.warning(
             "webhook given up",
             receiver=receiver,
             queue=alert.queue,
-            dead_letter_id=alert.dead_letter_id,
+            dead_letter_id=alert.dead_letter_id if isinstance(alert, Alert) else None,
             problem=problem,
             attempts=attempts,
         )
 
-    def _drop(self, alert: Alert) -> None:
+    def _drop(self, alert: Alert | Tripped) -> None:
         self.counters.dropped += 1
         self._unreported += 1
         now = self._clock()
@@ -180,7 +182,20 @@ class Webhooks:
             self._unreported = 0
 
 
-def _body(alert: Alert) -> bytes:
+def _body(alert: Alert | Tripped) -> bytes:
+    if isinstance(alert, Tripped):
+        return msgspec.json.encode(
+            {
+                "event": "queue_paused",
+                "namespace": alert.namespace,
+                "queue": alert.queue,
+                "dead_letters": alert.dead_letters,
+                "window": format_duration(alert.window),
+                "reason": alert.reason,
+                "error": alert.error,
+                "at": format_instant(alert.at),
+            }
+        )
     return msgspec.json.encode(
         {
             "event": "dead_letter",

@@ -11,8 +11,19 @@ from holdfast import wire
 from holdfast.http_api.openapi.descriptions import fields_of
 from holdfast.units import format_size
 
-SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {"retry": wire.RetryConfig, "dlq": wire.DeadLetterConfig}
-TITLES: Final = {"": "Queue", "retry": "Retries", "dlq": "Dead letters"}
+SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "retry": wire.RetryConfig,
+    "dlq": wire.DeadLetterConfig,
+    "throttle": wire.ThrottleConfig,
+    "breaker": wire.BreakerConfig,
+}
+TITLES: Final = {
+    "": "Queue",
+    "retry": "Retries",
+    "dlq": "Dead letters",
+    "throttle": "Limits of deliveries",
+    "breaker": "Circuit breaker",
+}
 
 
 class FormField(msgspec.Struct, frozen=True, kw_only=True):

@@ -565,9 +565,13 @@ def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: E
             promote(shard, group, shard.message(place.seq), place, now, effects)
 
 
-def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now: int, effects: Effects) -> None:
-    """A message before the frontier of a group becomes a delivery that is ready."""
+def promote(
+    shard: Shard, group: LeaseGroup, message: Message, place: Place, now: int, effects: Effects, stamp: int = 0
+) -> None:
+    """A message that is in no window of a group becomes a delivery that is ready. `stamp`: in another place than its
+    own."""
     delivery = unleased_delivery(message, place)
+    delivery.stamp = stamp or delivery.stamp
     group.deliveries[message.id] = delivery
     group.requeue(delivery, now)
     effects.ops.append(

@@ -4,9 +4,13 @@ Two sources feed a leasing group, both in the order (priority, stamp): messages 
 deliveries that are ready again after a failure, a release or a wait for their key (`ready`). Deliveries that it has
 leased and not settled are all in memory (`deliveries`), bounded by MAX_LEASED and MAX_RETRYING.
 
-Key order. Of the messages of one key at most one is leased, backing off or ready again. When the group reaches another
-message of such a key, it skips it (`deferred`). When the key is released, the first skipped message is found through
-the KEYED index and made ready. A key without such a delivery has no state here.
+Key order. Of the messages of one key at most one is leased, backing off or ready again (`throttle.key_concurrency`: or
+so many). When the group reaches another message of such a key, it skips it (`deferred`). When the key is released, the
+first skipped message is found through the KEYED index and made ready. A key without such a delivery has no state here.
+
+Fair keys. When a key is released, its next message is made ready wherever it is, also beyond the frontier, in a place
+behind all that is there: behind what other keys have ready. So keys take turns. A message that was made ready beyond
+the frontier is one that the windows skip.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from holdfast.core.codecs import read_ready, ready_key_hash
 from holdfast.core.deliveries import STALE_MAX, Deadlines, Deliveries, Delivery, LeaseBatch
 from holdfast.core.ids import time_of_id
 from holdfast.core.memory import CellMemory, EndedLeases, SharedBound
+from holdfast.core.queue import DeliveryLimits
 from holdfast.core.records import CursorHead, GroupHead, Place, ShardHead
 from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
+from holdfast.token_buckets import KeyBuckets
 from holdfast.units import NEVER
 
 # Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
@@ -32,19 +38,28 @@ MAX_LEASED = 20_000
 # Deliveries of a group in one shard that wait for another attempt. Past it the group leases only those, and no
 # new messages, until some are settled: a consumer that fails everything cannot load the whole backlog into memory.
 MAX_RETRYING = 10_000
+# Messages beyond its frontiers that a group has ready, so that their keys take turns. They stand in its head, which is
+# written with every commit. Keys past it go on in the order of their messages.
+FAIR_KEYS_MAX = 1_000
 OLDEST_AMONG = 1_000  # deliveries among which stats find the oldest: those that were leased first
 
 AGE_MAX_MS = (1 << 32) - 1  # seven weeks; longer ones count as that
 
 PLACE_MAX = (256, 0)  # a place after all others
 
+ChosenOfKeys = dict[bytes, list[tuple[tuple[int, int], bool]]]
+"""By key, the places of its messages that are chosen, and whether each was ready again."""
+
 
 class KeyState:
     """Why messages of a key must wait in this group."""
 
-    __slots__ = ("deferred", "first", "held", "waiting")
+    __slots__ = ("deferred", "first", "held", "slots", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        # How many may be held or ready: `key_concurrency`, but one that was raised counts when those that were skipped
+        # are looked for. Else what comes would overtake them.
+        self.slots = slots
         self.held: list[int] = []  # ids of deliveries that are leased or backing off
         self.waiting: list[int] = []  # ids of deliveries that are ready again
         self.deferred = False  # messages before the frontier may have been skipped for this key
@@ -118,10 +133,13 @@ class GroupIndex:
     stops that when its windows are full, and one that is not leased from never begins.
     """
 
-    __slots__ = ("bits", "dirty", "dirty_cursors", "following", "holding", "last_start", "shard_head", "skipping")
+    __slots__ = (
+        "bits", "dirty", "dirty_cursors", "following", "holding", "last_start", "limits", "shard_head", "skipping",
+    )  # fmt: skip
 
-    def __init__(self, shard_head: ShardHead) -> None:
+    def __init__(self, shard_head: ShardHead, limits: DeliveryLimits) -> None:
         self.shard_head = shard_head
+        self.limits = limits
         self.dirty: dict[str, LeaseGroup] = {}  # changed since the last flush
         self.dirty_cursors: dict[str, CursorGroup] = {}
         self.following: dict[str, LeaseGroup] = {}
@@ -181,6 +199,7 @@ class LeaseGroup:
         "ended",
         "expiring",
         "head",
+        "key_buckets",
         "keys",
         "leased",
         "name",
@@ -211,6 +230,7 @@ class LeaseGroup:
         self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
         self.deadlines = Deadlines(self.deliveries)
         self.keys: dict[bytes, KeyState] = {}
+        self.key_buckets = KeyBuckets()
         self.ended = EndedLeases(memory.ended_leases)
         self.skips: set[int] = set(head.skips)  # sequences beyond the frontiers that it has settled without a lease
         self.expiring: list[Delivery] = []
@@ -355,7 +375,7 @@ class LeaseGroup:
         if key:
             state = self.keys.get(key)
             if state is None:
-                state = self.keys[key] = KeyState()
+                state = self.keys[key] = KeyState(self._index.limits.key_concurrency)
             if message_id not in state.held:
                 state.held.append(message_id)
 
@@ -369,7 +389,7 @@ class LeaseGroup:
         if delivery.key:
             state = self.keys.get(delivery.key)
             if state is None:
-                state = self.keys[delivery.key] = KeyState()
+                state = self.keys[delivery.key] = KeyState(self._index.limits.key_concurrency)
             if delivery.id in state.held:
                 state.held.remove(delivery.id)
             state.waiting.append(delivery.id)
@@ -382,6 +402,20 @@ class LeaseGroup:
         if index < len(self.ready) and self.ready[index] == entry:
             del self.ready[index]
         self.release_key(delivery.key, delivery.id)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the next message of a key is looked for beyond the frontier too."""
+        return self._index.limits.fair and len(self.skips) < FAIR_KEYS_MAX
+
+    def expect_more(self, chosen: list[Place | Delivery]) -> None:
+        """Keys take turns: when these are released, look for the next messages of their keys, wherever they are."""
+        for item in chosen:
+            if item.key:
+                state = self.keys[item.key]
+                state.deferred = True
+                order = item.stamp if isinstance(item, Place) else item.order
+                state.first = min(state.first, (item.priority, order))
 
     def release_key(self, key: bytes, message_id: int) -> None:
         """A message no longer makes others of its key, if any, wait. The state of the key stays until `forget_key`."""
@@ -473,15 +507,29 @@ class LeaseGroup:
     def is_deliverable(self, place: Place) -> bool:
         """Whether the key of a message allows its delivery: no other one of it is held, and none before it waits."""
         state = self.keys.get(place.key)
-        if state is None:
-            return True
-        if state.held:
-            return False
-        for message_id in state.waiting:
-            rival = self.deliveries[message_id]
-            if (rival.priority, rival.order) < (place.priority, place.stamp):
-                return False
-        return True
+        return state is None or self._slots_before(state, place.priority, place.stamp) > 0
+
+    def _slots_before(self, state: KeyState, priority: int, stamp: int) -> int:
+        """How many more of a key may go out before those behind this place: none is left by those that are held, or
+        wait before it."""
+        slots = min(state.slots, self._index.limits.key_concurrency) - len(state.held)
+        if slots > 0:
+            for message_id in state.waiting:
+                rival = self.deliveries[message_id]
+                if (rival.priority, rival.order) < (priority, stamp):
+                    slots -= 1
+        return slots
+
+    def free_slots(self, key: bytes, ending: int) -> int:
+        """How many more messages of a key may be ready when so many that are held or ready have ended; at least one."""
+        state = self.keys[key]
+        return max(self._index.limits.key_concurrency - len(state.held) - len(state.waiting) + ending, 1)
+
+    def open_slots(self, state: KeyState) -> bool:
+        """Messages of a key that were skipped are made ready now, as far as the configuration allows. Whether it allows
+        any."""
+        state.slots = self._index.limits.key_concurrency
+        return state.slots > len(state.held)
 
     def skip_blocked(self, place: Place) -> None:
         """Skip a message that must wait for its key."""
@@ -508,9 +556,12 @@ class LeaseGroup:
         `prune` on places does the same in three times the time; with a hot key these may be a million.
         """
         skipped = 0
+        slots = self._index.limits.key_concurrency
         for _, value in rows:
             state = self.keys.get(ready_key_hash(value))
-            if state is None or not state.held:
+            if state is None:
+                break
+            if len(state.held) < min(slots, state.slots) and not self._waits_before(state, rows[skipped]):
                 break
             if not state.deferred or state.first[0] > priority:  # else an earlier one is known
                 state.deferred = True
@@ -519,6 +570,14 @@ class LeaseGroup:
         if skipped:
             window.frontier = read_ready(*rows[skipped - 1]).stamp
         return skipped
+
+    def _waits_before(self, state: KeyState, row: tuple[bytes, bytes]) -> bool:
+        """Whether enough messages of a key are ready before a READY row. Only where keys take turns may that be so for
+        many rows: what is ready is behind them there."""
+        if not self._index.limits.fair or not state.waiting:
+            return False
+        place = read_ready(*row)
+        return self._slots_before(state, place.priority, place.stamp) <= 0
 
     def unfilled(self, priorities: dict[int, int], limit: int) -> tuple[int, PriorityWindow] | None:
         """The first window that must be filled before the next `limit` messages are known, if any."""
@@ -600,12 +659,17 @@ class LeaseGroup:
         if not any([place.key for place in chosen]):  # noqa: C419 - a list is faster than a generator
             return chosen
         chosen = []
-        keys: set[bytes] = set()
+        keys: dict[bytes, int] = {}
+        limits = self._index.limits
+        slots = limits.key_concurrency
         for place in self.loaded(priorities):
             if place.key:
-                if place.key in keys:
+                taken = keys.get(place.key, 0)
+                if taken == slots:
                     continue
-                keys.add(place.key)
+                if taken and limits.key_rate:
+                    break  # whether its bucket has a token for it, the next choice knows
+                keys[place.key] = taken + 1
             chosen.append(place)
             if len(chosen) == limit:
                 break
@@ -613,7 +677,8 @@ class LeaseGroup:
 
     def _choose_merged(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         chosen: list[Place | Delivery] = []
-        keys: set[bytes] = set()
+        keys: ChosenOfKeys = {}
+        one_each = self._index.limits.key_rate > 0
         fresh = self.loaded(priorities)
         place = next(fresh, None)
         horizon = self.horizon(priorities)
@@ -624,21 +689,33 @@ class LeaseGroup:
                     break
                 delivery = self.deliveries[self.ready[index][2]]
                 index += 1
-                if delivery.key:
-                    if delivery.key in keys or not self.is_deliverable(delivery.place):
-                        continue
-                    keys.add(delivery.key)
-                chosen.append(delivery)
+                if not delivery.key or (
+                    not (one_each and keys.get(delivery.key)) and self._takes_slot(delivery.place, True, keys)
+                ):
+                    chosen.append(delivery)
                 continue
             assert place is not None
-            if place.key:
-                if place.key not in keys and self.is_deliverable(place):
-                    keys.add(place.key)
-                    chosen.append(place)
-            else:
+            if not place.key or self._takes_slot(place, False, keys):
+                if one_each and len(keys.get(place.key, ())) > 1:
+                    break  # as in `_choose_fresh`
                 chosen.append(place)
             place = next(fresh, None)
         return chosen
+
+    def _takes_slot(self, place: Place, waits: bool, keys: ChosenOfKeys) -> bool:
+        """Whether a message may be chosen beside those of its key that are chosen already; it is then one of them."""
+        taken = keys.setdefault(place.key, [])
+        here = (place.priority, place.stamp)
+        state = self.keys.get(place.key)
+        if state is None:
+            free = self._index.limits.key_concurrency - len(taken)
+        else:
+            # Of those that are chosen, the ones that wait before it are counted by the state of the key.
+            others = [at for at, waiting in taken if not (waiting and at < here)]
+            free = self._slots_before(state, *here) - len(others)
+        if free > 0:
+            taken.append((here, waits))
+        return free > 0
 
     def advance(self, chosen: list[Place | Delivery]) -> None:
         """Take the chosen messages out of the windows, and skip those before them that must wait."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from itertools import chain
 from typing import Any, NamedTuple
 
 from holdfast.core.codecs import read_keyed, write_delivery, write_leases
 from holdfast.core.commands import Ack, DeadLettered, Lease, Leased, Settle, Settled, Settlement, Verb
-from holdfast.core.deliveries import Delivery, LeaseBatch, LeasePart, as_leases, first_leases
+from holdfast.core.deliveries import Delivery, LeaseBatch, LeasePart, as_leases, first_leases, unleased_delivery
 from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read
 from holdfast.core.enqueue import place_of, promote
 from holdfast.core.groups import PLACE_MAX, LeaseGroup, observe_ages
@@ -58,6 +59,12 @@ def lease(shard: Shard, command: Lease, now: int, effects: Outcome[list[Leased]]
     chosen = _unexpired(shard, chosen, now)
     if command.max_bytes:
         chosen = _within(chosen, command.max_bytes, command.one_at_least)
+    taken = chosen
+    if shard.config.throttle.key_rate:
+        chosen = _within_key_rates(shard, group, chosen, now, effects)
+        seqs = [item.seq for item in chosen]
+        if not chosen and taken:
+            group.advance(taken)
     if not chosen:
         return
     messages = shard.pop_messages(seqs[: len(chosen)])
@@ -79,7 +86,9 @@ def lease(shard: Shard, command: Lease, now: int, effects: Outcome[list[Leased]]
     ids = [message.id for message in messages]
     deadline = now + command.timeout
     group.deadlines.add(deadline, ids, tokens)
-    group.advance(chosen)
+    if shard.config.throttle.fair:
+        group.expect_more(chosen)
+    group.advance(taken)
     group.leased += len(chosen)
     group.head.fresh -= len(fresh)
     group.count("leased", len(chosen))
@@ -159,6 +168,32 @@ def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) 
         if total > max_bytes and (index or not one_at_least):
             return chosen[:index]
     return chosen
+
+
+def _within_key_rates(
+    shard: Shard, group: LeaseGroup, chosen: list[Place | Delivery], now: int, effects: Effects
+) -> list[Place | Delivery]:
+    """Those whose keys have a token, which is taken. The others back off until theirs has one, without a failure."""
+    limits = shard.config.throttle
+    allowed: list[Place | Delivery] = []
+    for item in chosen:
+        at = group.key_buckets.take(item.key, limits.key_rate, limits.key_bucket_size, now) if item.key else 0
+        if not at:
+            allowed.append(item)
+            continue
+        shard.postponed += 1
+        if isinstance(item, Place):
+            group.head.fresh -= 1
+            postponed = unleased_delivery(shard.message(item.seq), item)
+            group.deliveries[postponed.id] = postponed
+        else:
+            group.remove_waiting(item)
+            postponed = item
+        postponed.ready_at = at
+        group.requeue(postponed, now)
+        write_own_record(shard, group, postponed, effects)
+        group.mark_dirty()
+    return allowed
 
 
 # --- settle ---------------------------------------------------------------------------------------------------------
@@ -497,17 +532,21 @@ def journal_one(
 
 # --- keys -----------------------------------------------------------------------------------------------------------
 
-Nexts = dict[bytes, tuple[Message, Place] | None]
-"""By key, the first message that a group has skipped."""
+Nexts = dict[bytes, list[tuple[Message, Place]]]
+"""By key, the first messages that a group has skipped, as many as may be ready: mostly one. Where keys take turns they
+may be any that the group has not leased."""
 
 
 def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Container[int] = ()) -> Nexts:
-    """For each key with skipped messages, the first of them whose id is not in `ending`.
+    """For each key with skipped messages, the first of them whose ids are not in `ending`. `keys` has a key as often as
+    messages of it end.
 
     Reads for all keys together, in rounds.
     """
-    waiting = [key for key in keys if (state := group.keys.get(key)) is not None and state.deferred]
-    found: Nexts = {}
+    times = Counter(keys)
+    waiting = [key for key in times if (state := group.keys.get(key)) is not None and state.deferred]
+    found: Nexts = {key: [] for key in waiting}
+    wanted = {key: group.free_slots(key, times[key]) for key in waiting}
     starts = {key: keyed_key(shard.number, key, *group.keys[key].first) for key in waiting}
     while waiting:
         shard.require(_keyed_read(shard, key, starts[key]) for key in waiting)
@@ -515,21 +554,20 @@ def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Con
         entries = {key: [read_keyed(*row) for row in rows[key]] for key in waiting}
         shard.require_masks(seq for key in waiting for _, _, seq, _ in entries[key])
         again: list[bytes] = []
-        picked: dict[bytes, tuple[int, int]] = {}
+        picked: list[tuple[bytes, int, int]] = []
         for key in waiting:
-            first = _first_skipped(shard, group, entries[key], ending)
-            if first is not None:
-                group.keys[key].first = first[:2]
-                picked[key] = first[2:]
-            elif len(rows[key]) == KEYED_READ_MAX:
+            skipped = _first_skipped(shard, group, entries[key], ending, wanted[key])
+            if skipped and not found[key]:
+                group.keys[key].first = skipped[0][:2]
+            picked += [(key, seq, stamp) for _, stamp, seq in skipped]
+            wanted[key] -= len(skipped)
+            if wanted[key] and len(rows[key]) == KEYED_READ_MAX:
                 starts[key] = rows[key][-1][0] + b"\0"
                 again.append(key)
-            else:
-                found[key] = None
-        shard.require_records(seq for seq, _ in picked.values())
-        for key, (seq, stamp) in picked.items():
+        shard.require_records(seq for _, seq, _ in picked)
+        for key, seq, stamp in picked:
             message = shard.message(seq)
-            found[key] = (message, place_of(shard, message, stamp))
+            found[key].append((message, place_of(shard, message, stamp)))
         waiting = again
     return found
 
@@ -539,32 +577,43 @@ def _keyed_read(shard: Shard, key: bytes, start: bytes) -> Read:
 
 
 def _first_skipped(
-    shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: Container[int]
-) -> tuple[int, int, int, int] | None:
-    """The first message of a key that the group has skipped and not settled, if any: place, sequence, stamp."""
+    shard: Shard,
+    group: LeaseGroup,
+    entries: list[tuple[int, int, int, int]],
+    ending: Container[int],
+    wanted: int,
+) -> list[tuple[int, int, int]]:
+    """The first messages of a key that the group has skipped and not settled, if any: priority, stamp, sequence."""
+    found: list[tuple[int, int, int]] = []
+    everywhere = group.looks_ahead
     for priority, stamp, seq, message_id in entries:
-        if seq < group.head.start or stamp > group.frontier(priority):
+        if len(found) == wanted:
+            break
+        if seq < group.head.start or not (everywhere or stamp <= group.frontier(priority)):
             continue
         if message_id in group.deliveries or message_id in ending:
             continue
         if shard.shared() and shard.mask(seq) & group.bit:
             continue
-        return priority, stamp, seq, stamp
-    return None
+        found.append((priority, stamp, seq))
+    return found
 
 
 def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int, effects: Effects) -> None:
     """When no delivery of a key is held any more, make its first skipped message ready, unless one before it already
-    is."""
-    state = group.keys[key]
-    if state.deferred and not state.held:
-        first = nexts[key]
-        if first is None:
+    is. (Of a key of which several may be held: so many.)"""
+    state = group.keys.get(key)
+    if state is None:
+        return  # several of it have ended together, and this was done for the first of them
+    if state.deferred and group.open_slots(state):
+        if not nexts[key]:
             state.deferred = False
             state.first = PLACE_MAX
-        elif first[0].id not in group.deliveries and group.is_deliverable(first[1]):
-            group.head.fresh -= 1
-            promote(shard, group, *first, now, effects)
+        for message, place in nexts[key]:
+            if message.id not in group.deliveries and group.is_deliverable(place):
+                behind = shard.ids.floor - 1 if shard.config.throttle.fair else 0
+                remove_from_window(group, place)
+                promote(shard, group, message, place, now, effects, behind)
     group.forget_key(key)
 
 

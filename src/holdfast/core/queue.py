@@ -7,6 +7,7 @@ value out of range is refused by name, with what is allowed.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -23,6 +24,8 @@ NAME_BYTES_MAX = 255  # an MQTT topic is at most 65,535 bytes; 255 leaves room f
 NAMESPACE_DEFAULT = "default"
 GROUP_DEFAULT = "default"
 DEAD_PREFIX = "dlq/"
+DELIVERIES_PER_SECOND_MAX = 1_000_000  # more than a node delivers: past it a limit is none
+BREAKER_DEAD_LETTERS_MAX = 10_000  # their times are in memory
 PARTITIONS_MAX = 1024  # each costs a head record and its place in every merge of a lease
 PRIORITY_DEFAULT = 128
 PRIORITY_MAX = 255
@@ -66,6 +69,33 @@ class DeadLetterPolicy(msgspec.Struct, frozen=True, kw_only=True):
     alert_webhook: str = ""
 
 
+class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group of a queue may be given, over all its consumers. The token buckets are in token_buckets.py."""
+
+    concurrency: int = 0  # deliveries under lease; 0: no limit
+    rate: float = 0.0  # deliveries a second; 0: no limit
+    burst: int = 0  # what the bucket holds; 0: those of a second, and at least one
+    key_concurrency: int = 1  # of one key
+    key_rate: float = 0.0
+    key_burst: int = 0
+    fair: bool = False  # keys take turns
+
+    @property
+    def bucket_size(self) -> int:
+        return self.burst or max(math.ceil(self.rate), 1)
+
+    @property
+    def key_bucket_size(self) -> int:
+        return self.key_burst or max(math.ceil(self.key_rate), 1)
+
+
+class CircuitBreaker(msgspec.Struct, frozen=True, kw_only=True):
+    """When the queue pauses itself: at so many dead letters within a time. Those that expired do not count."""
+
+    dead_letters: int = 0  # 0: never
+    window: int = MINUTE
+
+
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 10
     ordering: Ordering = Ordering.PARTITION
@@ -81,6 +111,8 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     retry: RetryPolicy = RetryPolicy()
     dlq: DeadLetterPolicy = DeadLetterPolicy()
+    throttle: DeliveryLimits = DeliveryLimits()
+    breaker: CircuitBreaker = CircuitBreaker()
 
     @property
     def keyed(self) -> bool:
@@ -135,9 +167,17 @@ _RANGES = {
     "retry.multiplier": _Range(1, 100, "number"),
     "retry.jitter": _Range(0, 1, "number"),
     "retry.total_timeout": _Range(0, 3650 * DAY, "duration"),
+    "throttle.concurrency": _Range(0, 1_000_000, "count"),
+    "throttle.rate": _Range(0, DELIVERIES_PER_SECOND_MAX, "number"),
+    "throttle.burst": _Range(0, 1_000_000, "count"),
+    "throttle.key_concurrency": _Range(1, 10_000, "count"),
+    "throttle.key_rate": _Range(0, DELIVERIES_PER_SECOND_MAX, "number"),
+    "throttle.key_burst": _Range(0, 1_000_000, "count"),
+    "breaker.dead_letters": _Range(0, BREAKER_DEAD_LETTERS_MAX, "count"),
+    "breaker.window": _Range(SECOND, DAY, "duration"),
 }
 _CHOICES: dict[str, type[StrEnum]] = {"ordering": Ordering, "journal": JournalMode, "durability": Durability}
-_FLAGS = ("paused", "dlq.enabled")
+_FLAGS = ("paused", "dlq.enabled", "throttle.fair")
 _TEXTS = ("dlq.queue", "dlq.alert_webhook")
 FIELDS = (*_RANGES, *_CHOICES, *_FLAGS, *_TEXTS, "topics")
 
@@ -159,7 +199,11 @@ def from_fields(fields: Mapping[str, object], base: QueueConfig | None = None) -
     start = base or QueueConfig()
     retry = _replaced(start.retry, "retry.", values)
     dlq = _replaced(start.dlq, "dlq.", values)
-    config = msgspec.structs.replace(_replaced(start, "", values), retry=retry, dlq=dlq)
+    throttle = _replaced(start.throttle, "throttle.", values)
+    breaker = _replaced(start.breaker, "breaker.", values)
+    config = msgspec.structs.replace(
+        _replaced(start, "", values), retry=retry, dlq=dlq, throttle=throttle, breaker=breaker
+    )
     _check_together(config, base)
     return config
 
@@ -285,6 +329,19 @@ def _check_together(config: QueueConfig, base: QueueConfig | None) -> None:
             value=format_duration(config.retry.max_backoff),
             problem=f"it is at least retry.initial_backoff ({format_duration(config.retry.initial_backoff)})",
         )
+    if not config.keyed:
+        _check_unkeyed(config)
+
+
+def _check_unkeyed(config: QueueConfig) -> None:
+    """Only a queue that keeps keys in order knows its messages by key."""
+    limits, defaults = config.throttle, DeliveryLimits()
+    for name in ("key_concurrency", "key_rate", "key_burst", "fair"):
+        if getattr(limits, name) != getattr(defaults, name):
+            problem = (
+                f"with ordering {config.ordering.value} a queue does not look at keys; this needs ordering partition"
+            )
+            raise InvalidConfig(field=f"throttle.{name}", value=getattr(limits, name), problem=problem)
 
 
 def to_fields(config: QueueConfig) -> dict[str, object]:

@@ -160,7 +160,7 @@ class Shard:
     def _clear(self) -> None:
         """Have nothing in memory, as one that was never opened."""
         self.head = ShardHead(priorities={})
-        self.index = GroupIndex(self.head)
+        self.index = GroupIndex(self.head, self.config.throttle)
         self.groups: dict[str, LeaseGroup] = {}
         self.cursors: dict[str, CursorGroup] = {}
         self.cached_records: dict[int, bytes] = {}
@@ -168,6 +168,7 @@ class Shard:
         self.removable: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired where there is no group, until `DeadLettered`
         self.dirty = False
+        self.postponed = 0  # for the rates of their keys, since the engine last looked
         self.skipped_blocked = 0  # since the engine last merged the heads of a group
         self._have: dict[Read, bytes | Rows | None] = {}
         self._scanned: list[Rows] = []  # of MESSAGES; `_spread` enters each row into `_have`
@@ -200,6 +201,11 @@ class Shard:
         for number, token, leases, ended in read_leases(stored.leases):
             by_number[number].restore_batch(LeaseBatch(token, leases, ended))
         self.index.regroup(self.groups.values())
+
+    def configure(self, config: QueueConfig) -> None:
+        """Take over a configuration. It is valid from the next step on."""
+        self.config = config
+        self.index.limits = config.throttle
 
     def add_lease_group(self, record: GroupRecord | AddGroup, head: GroupHead) -> LeaseGroup:
         group = LeaseGroup(record.number, record.name, head, self.config.strict, self.memory, self.index)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from holdfast.core.commands import Draft, HomogeneousDrafts
 from holdfast.core.ids import fnv1a32, route_of
 from holdfast.core.journal import ShardName
-from holdfast.core.queue import DEAD_PREFIX, GroupRecord, QueueRecord, dead_queue_of
+from holdfast.core.queue import DEAD_PREFIX, DeliveryLimits, GroupRecord, QueueRecord, dead_queue_of
 from holdfast.core.records import NO_EXTRA, Origin
 from holdfast.core.shard import Shard
 from holdfast.errors import GroupNotFound, InvalidArgument, QueueFull
 from holdfast.rates import RateWindow
+from holdfast.token_buckets import TokenBucket
 
 QueueName = tuple[str, str]
 """(namespace, name)"""
 
 Routes = list[tuple[Shard, Sequence[int]]]
 """Which shard takes which drafts of a batch, by index."""
+
+
+NO_LIMITS = DeliveryLimits()
 
 
 class Queue:
@@ -29,14 +34,16 @@ class Queue:
     """
 
     __slots__ = (
-        "_filled", "_groups", "_live", "_next", "config", "counted", "depth", "name", "names", "rates", "record",
-        "shards", "size_bytes",
+        "_filled", "_groups", "_live", "_next", "buckets", "config", "counted", "deaths", "depth", "limited", "name",
+        "names", "rates", "record", "shards", "size_bytes",
     )  # fmt: skip
 
     def __init__(self, record: QueueRecord, shards: list[Shard]) -> None:
         self.name: QueueName = (record.namespace, record.name)
         self.rates = RateWindow()
         self._next = 0  # the partition that takes the next batch without keys
+        self.buckets: dict[str, TokenBucket] = {}  # by group (engine/limits/throttling.py)
+        self.deaths: deque[int] = deque()  # when its last messages died (engine/limits/circuit_breaker.py)
         self.counted: QueueRecord | None = None  # as the catalog has counted it
         self.restore(record, shards)
 
@@ -64,10 +71,11 @@ class Queue:
         """Take over a new record. Its configuration is valid in the shards immediately."""
         self.record = record
         self.config = record.config
+        self.limited = record.config.throttle != NO_LIMITS
         self._groups = {group.name: group for group in record.groups}
         self._filled.clear()
         for shard in self.shards:
-            shard.config = record.config
+            shard.configure(record.config)
             self.names[shard.number] = ShardName(record.namespace, record.name, shard.partition, record.config.journal)
 
     def observe(self, shard: Shard) -> None:

@@ -15,6 +15,7 @@ from holdfast.core.queue import DEAD_QUEUE_CONFIG, dead_queue_of
 from holdfast.core.records import FLAG_STATE, Table, delivery_key
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue
+from holdfast.engine.limits.circuit_breaker import count_dead_letters
 from holdfast.engine.queues import add_queue
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class DeadLettering:
                 for shard, some in parts
             ]
             self._engine.step_all(steps, now)
+            died = [item for item, dead_letter_id in zip(items, dead_letter_ids, strict=True) if dead_letter_id >= 0]
+            count_dead_letters(self._engine, queue, died, now)
 
     def _note_failed_requests(self, queue: Queue, items: list[DeadLetterCandidate], dead_letter_ids: list[int]) -> None:
         """Nobody will answer these any more. (Where there are several groups, another one may.)"""

@@ -52,6 +52,8 @@ from holdfast.engine.cell_record import CELL_KEY, UNFINISHED_KEY, CellRecord, re
 from holdfast.engine.dead_lettering import Alert, Candidates, DeadLettering, FailedRequest
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
+from holdfast.engine.limits.circuit_breaker import Tripped
+from holdfast.engine.limits.throttling import Throttling
 from holdfast.engine.merge import order_key
 from holdfast.engine.message_ids import Known, has_names, remember, repetitions, rounds
 from holdfast.engine.open_transaction import TransactionLimits
@@ -128,10 +130,12 @@ class Engine:
         self.transactions = Transactions(self, self.limits.transactions)
         self.audits = Audits(self, self.limits.audits)
         self.schedules = Schedules(self)
+        self.throttling = Throttling(self)
         self.dirty_queues: dict[QueueName, None] = {}  # in which something may have become ready, in that order
         self.unfinished: set[QueueName] = set()  # in which the last lease stopped looking: ask again
         self.alerts: list[Alert] = []  # new dead letters that a webhook is configured for; the broker takes them
         self.failed_requests: list[FailedRequest] = []  # the broker tells those who wait for a reply
+        self.tripped: list[Tripped] = []  # queues that their circuit breakers paused; the broker tells
         self.dropped: list[DeadLetterCandidate] = []  # dead letters whose queue has no dead queue; the broker logs them
         self.failures: list[tuple[str, Exception]] = []  # of what was due: where, and the bug; the broker logs them
         self.writes = 0  # batches that are in the store
@@ -514,6 +518,26 @@ class Engine:
         if self.wake_ups.next_at() <= now:
             self._tick_among(queue, queue.chosen(partitions), now)
         timeout = timeout if timeout >= 0 else queue.config.delivery_timeout
+        if not queue.limited:
+            return self._lease_in(queue, group, limit, timeout, consumer, protocol, now, partitions, max_bytes)
+        limit = self.throttling.begin(queue, group, limit, now)
+        leased = self._lease_in(queue, group, limit, timeout, consumer, protocol, now, partitions, max_bytes)
+        self.throttling.end(queue, group, len(leased))
+        return leased
+
+    def _lease_in(
+        self,
+        queue: Queue,
+        group: str,
+        limit: int,
+        timeout: int,
+        consumer: str,
+        protocol: str,
+        now: int,
+        partitions: Collection[int] | None,
+        max_bytes: int,
+    ) -> list[Leased]:
+        """Lease what no limit of the queue holds back."""
         found: list[Leased] = []
         left = max_bytes
         runs = 0
@@ -540,7 +564,9 @@ class Engine:
                         break
             if any([shard.skipped_blocked >= SKIP_BLOCKED_MAX for shard in shards]):  # noqa: C419 - as everywhere here
                 self.unfinished.add(queue.name)
-            if len(found) == before or (max_bytes and left <= 0):
+            if max_bytes and left <= 0:
+                break
+            if len(found) == before and not (queue.limited and self.throttling.goes_on(queue)):
                 break
         if runs > 1:
             found.sort(key=_place_of_leased)
@@ -698,6 +724,7 @@ class Engine:
         self.transactions.tick(now)
         self.audits.tick(now)
         self.schedules.tick(now)
+        self.throttling.tick(now)
 
     def apart(self, what: str, work: Callable[[], T], now: int) -> T | None:
         """Do a piece of what is due as an operation of its own. None: it failed by a bug, and is undone."""
@@ -738,7 +765,13 @@ class Engine:
 
     def wake_at(self) -> int:
         """When the next thing is due; NEVER if nothing is."""
-        return min(self.wake_ups.next_at(), self.transactions.wake_at(), self.audits.wake_at, self.schedules.wake_at)
+        return min(
+            self.wake_ups.next_at(),
+            self.transactions.wake_at(),
+            self.audits.wake_at,
+            self.schedules.wake_at,
+            self.throttling.wake_at,
+        )
 
 
 def _place_of_leased(leased: Leased) -> tuple[int, int]:

@@ -31,14 +31,17 @@ class Operation:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lengths = (0, 0, 0, 0)
+        self._lengths = (0, 0, 0, 0, 0)
         self._queues: dict[QueueName, Before | None] = {}  # None: there was none
         self._restores: dict[Hashable, Restore] = {}
 
     def begin(self) -> None:
         """An operation begins. The one before it is complete."""
         engine = self._engine
-        self._lengths = (len(engine.alerts), len(engine.failed_requests), len(engine.dropped), len(engine.forgotten))
+        self._lengths = (
+            len(engine.alerts), len(engine.failed_requests), len(engine.dropped), len(engine.forgotten),
+            len(engine.tripped),
+        )  # fmt: skip
         if self._queues:
             self._queues = {}
         if self._restores:
@@ -59,9 +62,8 @@ class Operation:
         """Have everything as it was when the operation began; the batch has already taken out what it added. Queues and
         shards stay the objects that they are, for operations of many steps that have them."""
         engine = self._engine
-        for some, length in zip(
-            (engine.alerts, engine.failed_requests, engine.dropped, engine.forgotten), self._lengths, strict=True
-        ):
+        lists = (engine.alerts, engine.failed_requests, engine.dropped, engine.forgotten, engine.tripped)
+        for some, length in zip(lists, self._lengths, strict=True):
             del some[length:]  # type: ignore[attr-defined]
         for name, before in self._queues.items():
             self._restore_queue(name, before)

@@ -33,7 +33,7 @@ def page_size(asked: int) -> int:
 # --- configuration --------------------------------------------------------------------------------------------------
 
 _ENUMS: Final = {"ordering": pb.Ordering, "journal": pb.Journal, "durability": pb.Durability}
-_NESTED: Final = ("retry", "dlq")
+_NESTED: Final = ("retry", "dlq", "throttle", "breaker")
 
 
 def config_fields(config: Any, prefix: str = "") -> dict[str, object]:
@@ -65,7 +65,7 @@ def _word(enum: Any, name: str, value: int) -> str:
 
 def _config(record: QueueRecord) -> pb.QueueConfig:
     config = record.config
-    retry, dlq = config.retry, config.dlq
+    retry, dlq, limits = config.retry, config.dlq, config.throttle
     return pb.QueueConfig(
         partitions=config.partitions,
         ordering=f"ORDERING_{config.ordering.value.upper()}",
@@ -90,6 +90,16 @@ def _config(record: QueueRecord) -> pb.QueueConfig:
         dlq=pb.DeadLetterConfig(
             enabled=dlq.enabled, queue=dlq.queue, alert_webhook=str(to_fields(config)["dlq.alert_webhook"])
         ),
+        throttle=pb.ThrottleConfig(
+            concurrency=limits.concurrency,
+            rate=limits.rate,
+            burst=limits.burst,
+            key_concurrency=limits.key_concurrency,
+            key_rate=limits.key_rate,
+            key_burst=limits.key_burst,
+            fair=limits.fair,
+        ),
+        breaker=pb.BreakerConfig(dead_letters=config.breaker.dead_letters, window=to_duration(config.breaker.window)),
     )
 
 

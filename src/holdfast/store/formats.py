@@ -12,6 +12,8 @@
     4   schedules: code of 3 would not enqueue their messages. The journal has events of groups, and the cell's record
         says whether it has all of them and how the lake's manifest ended: code of 3 would create and delete groups
         without a word in the journal
+    5   queues have limits of deliveries and a circuit breaker: code of 4 would forget them with the next change of the
+        queue
 
 The file FORMAT of a directory has its number. A directory of a newer format than this code's is refused, since its
 unknown records would be lost; one of an older format is migrated step by step, or refused where there is no step.
@@ -27,7 +29,7 @@ from holdfast.errors import FormatTooOld, FormatUnknown
 
 # Everything on disk counts: records and keys, tables, families and key prefixes. Raise it with every change of those,
 # as core/records.py says: tests/formats keeps the bytes of each number, and fails when they change and it does not.
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 # A step gets the directory of the database (closed, locked by this process), opens it in the format of its own number
 # and leaves it in the next one. It may run again after a crash in the middle.
@@ -38,7 +40,7 @@ def reads_as_it_is(_path: Path) -> None:
     """The step to a format whose code reads every record of the one before."""
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {1: reads_as_it_is, 2: reads_as_it_is, 3: reads_as_it_is}
+MIGRATIONS: Final[Mapping[int, Migration]] = dict.fromkeys((1, 2, 3, 4), reads_as_it_is)
 
 
 def check(path: Path, found: int, known: int = FORMAT, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:

@@ -56,6 +56,7 @@ from holdfast.wire.moves import MoveJob as MoveJob
 from holdfast.wire.moves import MoveList as MoveList
 from holdfast.wire.problems import ItemError as ItemError
 from holdfast.wire.problems import Problem as Problem
+from holdfast.wire.queues import BreakerConfig as BreakerConfig
 from holdfast.wire.queues import ConfigFields as ConfigFields
 from holdfast.wire.queues import Consumer as Consumer
 from holdfast.wire.queues import ConsumerEnd as ConsumerEnd
@@ -72,6 +73,7 @@ from holdfast.wire.queues import QueueCreate as QueueCreate
 from holdfast.wire.queues import QueueDeleted as QueueDeleted
 from holdfast.wire.queues import QueueList as QueueList
 from holdfast.wire.queues import RetryConfig as RetryConfig
+from holdfast.wire.queues import ThrottleConfig as ThrottleConfig
 from holdfast.wire.quotas import QuotaChange as QuotaChange
 from holdfast.wire.quotas import QuotaList as QuotaList
 from holdfast.wire.quotas import QuotaUse as QuotaUse

@@ -34,7 +34,39 @@ class DeadLetterConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = ""
     """The dead queue. Empty: `dlq/<name>`, which is created with the first dead letter."""
     alert_webhook: str = ""
-    """A URL that is called for each dead letter."""
+    """A URL that is called for each dead letter, and when the circuit breaker pauses the queue."""
+
+
+class ThrottleConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How much each group of the queue is given at most, over all its consumers. A rate is a token bucket: it refills
+    at the rate and holds a burst. Buckets are full after a restart of the server."""
+
+    concurrency: int = 0
+    """Deliveries that the consumers of a group hold at a time. `0`: no limit."""
+    rate: float = 0.0
+    """Deliveries a second, retries included; `0.1` is one in ten seconds. `0`: no limit."""
+    burst: int = 0
+    """Deliveries that may follow each other immediately. `0`: as many as the rate gives in a second, and at least 1."""
+    key_concurrency: int = 1
+    """Deliveries of one key that are held at a time, with ordering `partition`. They start in the order of the key;
+    with `1` each is settled before the next one starts."""
+    key_rate: float = 0.0
+    """Deliveries a second of one key, with ordering `partition`. `0`: no limit."""
+    key_burst: int = 0
+    """As `burst`, for one key."""
+    fair: bool = False
+    """Keys take turns: when a message of a key is settled, the key's next one goes behind what other keys have ready,
+    in the same priority. So one with a large backlog holds up nobody. With ordering `partition`."""
+
+
+class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """When the queue pauses itself because its messages die. It is resumed by a person."""
+
+    dead_letters: int = 0
+    """So many dead letters within `window` pause the queue; those that expired do not count. `0`: it never pauses
+    itself."""
+    window: Duration = "1m"
+    """The time in which they are counted."""
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +100,8 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A paused queue accepts messages and delivers none."""
     retry: RetryConfig = RetryConfig()
     dlq: DeadLetterConfig = DeadLetterConfig()
+    throttle: ThrottleConfig = ThrottleConfig()
+    breaker: BreakerConfig = BreakerConfig()
 
 
 ConfigFields = dict[str, Any]

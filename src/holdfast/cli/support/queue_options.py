@@ -72,6 +72,20 @@ FLAGS = (
     ),
     Flag("dlq.queue", "--dlq-queue", _TEXT, "The dead queue, if not dlq/NAME."),
     Flag("dlq.alert_webhook", "--dlq-alert-webhook", _TEXT, "A URL that is called for each dead letter."),
+    Flag("throttle.concurrency", "--concurrency", _WHOLE, "Deliveries that a group holds at a time; 0 is no limit."),
+    Flag("throttle.rate", "--rate", click.FLOAT, "Deliveries a second that a group is given; 0 is no limit."),
+    Flag("throttle.burst", "--burst", _WHOLE, "Deliveries that may follow each other immediately; 0 is a second's."),
+    Flag("throttle.key_concurrency", "--key-concurrency", _WHOLE, "Deliveries of one key that are held at a time."),
+    Flag("throttle.key_rate", "--key-rate", click.FLOAT, "Deliveries a second of one key; 0 is no limit."),
+    Flag("throttle.key_burst", "--key-burst", _WHOLE, "As --burst, for one key."),
+    Flag("throttle.fair", "--fair/--no-fair", click.BOOL, "Whether keys take turns, whatever their backlogs."),
+    Flag(
+        "breaker.dead_letters",
+        "--breaker-dead-letters",
+        _WHOLE,
+        "So many dead letters within --breaker-window pause the queue; 0 is never.",
+    ),
+    Flag("breaker.window", "--breaker-window", _TEXT, "The time in which they are counted, as 1m."),
 )
 
 

@@ -518,6 +518,32 @@ class DeadLetterConfig(_message.Message):
     alert_webhook: str
     def __init__(self, enabled: _Optional[bool] = ..., queue: _Optional[str] = ..., alert_webhook: _Optional[str] = ...) -> None: ...
 
+class ThrottleConfig(_message.Message):
+    __slots__ = ("concurrency", "rate", "burst", "key_concurrency", "key_rate", "key_burst", "fair")
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    BURST_FIELD_NUMBER: _ClassVar[int]
+    KEY_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    KEY_RATE_FIELD_NUMBER: _ClassVar[int]
+    KEY_BURST_FIELD_NUMBER: _ClassVar[int]
+    FAIR_FIELD_NUMBER: _ClassVar[int]
+    concurrency: int
+    rate: float
+    burst: int
+    key_concurrency: int
+    key_rate: float
+    key_burst: int
+    fair: bool
+    def __init__(self, concurrency: _Optional[int] = ..., rate: _Optional[float] = ..., burst: _Optional[int] = ..., key_concurrency: _Optional[int] = ..., key_rate: _Optional[float] = ..., key_burst: _Optional[int] = ..., fair: _Optional[bool] = ...) -> None: ...
+
+class BreakerConfig(_message.Message):
+    __slots__ = ("dead_letters", "window")
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    dead_letters: int
+    window: _duration_pb2.Duration
+    def __init__(self, dead_letters: _Optional[int] = ..., window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class TopicFilters(_message.Message):
     __slots__ = ("filters",)
     FILTERS_FIELD_NUMBER: _ClassVar[int]
@@ -525,7 +551,7 @@ class TopicFilters(_message.Message):
     def __init__(self, filters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueConfig(_message.Message):
-    __slots__ = ("partitions", "ordering", "max_message_size", "max_depth", "message_ttl", "delivery_timeout", "batch_size", "dedup_window", "journal", "durability", "topics", "paused", "retry", "dlq")
+    __slots__ = ("partitions", "ordering", "max_message_size", "max_depth", "message_ttl", "delivery_timeout", "batch_size", "dedup_window", "journal", "durability", "topics", "paused", "retry", "dlq", "throttle", "breaker")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ORDERING_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -540,6 +566,8 @@ class QueueConfig(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     DLQ_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_FIELD_NUMBER: _ClassVar[int]
+    BREAKER_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     ordering: Ordering
     max_message_size: int
@@ -554,7 +582,9 @@ class QueueConfig(_message.Message):
     paused: bool
     retry: RetryConfig
     dlq: DeadLetterConfig
-    def __init__(self, partitions: _Optional[int] = ..., ordering: _Optional[_Union[Ordering, str]] = ..., max_message_size: _Optional[int] = ..., max_depth: _Optional[int] = ..., message_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delivery_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., batch_size: _Optional[int] = ..., dedup_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., journal: _Optional[_Union[Journal, str]] = ..., durability: _Optional[_Union[Durability, str]] = ..., topics: _Optional[_Union[TopicFilters, _Mapping]] = ..., paused: _Optional[bool] = ..., retry: _Optional[_Union[RetryConfig, _Mapping]] = ..., dlq: _Optional[_Union[DeadLetterConfig, _Mapping]] = ...) -> None: ...
+    throttle: ThrottleConfig
+    breaker: BreakerConfig
+    def __init__(self, partitions: _Optional[int] = ..., ordering: _Optional[_Union[Ordering, str]] = ..., max_message_size: _Optional[int] = ..., max_depth: _Optional[int] = ..., message_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delivery_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., batch_size: _Optional[int] = ..., dedup_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., journal: _Optional[_Union[Journal, str]] = ..., durability: _Optional[_Union[Durability, str]] = ..., topics: _Optional[_Union[TopicFilters, _Mapping]] = ..., paused: _Optional[bool] = ..., retry: _Optional[_Union[RetryConfig, _Mapping]] = ..., dlq: _Optional[_Union[DeadLetterConfig, _Mapping]] = ..., throttle: _Optional[_Union[ThrottleConfig, _Mapping]] = ..., breaker: _Optional[_Union[BreakerConfig, _Mapping]] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("name", "kind", "created_at", "max_lag_messages", "max_lag_age")

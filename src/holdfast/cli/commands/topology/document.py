@@ -95,6 +95,7 @@ DEFAULTS = settings_of(wire.QueueConfig())
 _KINDS = {
     **{field.name: field.type for field in msgspec.structs.fields(wire.QueueConfig)},
     **{f"retry.{field.name}": field.type for field in msgspec.structs.fields(wire.RetryConfig)},
+    **{f"breaker.{field.name}": field.type for field in msgspec.structs.fields(wire.BreakerConfig)},
 }
 AS_THEY_ARE = ("partitions", "paused")
 """Settings that a file leaves alone unless it names them: the one only grows, the other is for the night."""

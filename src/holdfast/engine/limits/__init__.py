@@ -1,0 +1,1 @@
+"""What a queue gives out at most, and when it stops giving."""
