@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +123,19 @@ def lake() -> str:
     return "\n".join(lines) + "\n"
 
 
+def dbt_sources() -> str:
+    """The lake's tables as sources of dbt, in the schema that the variable `holdfast_schema` names."""
+    schema = "{{ var('holdfast_schema', 'holdfast') }}"
+    lines = ["version: 2", "", "sources:", "  - name: holdfast", f'    schema: "{schema}"']
+    lines += ["    description: What happened to every message, as Delta tables", "    tables:"]
+    for table in TABLES.values():
+        lines += [f"      - name: {table.name}", f"        description: {json.dumps(table.doc)}", "        columns:"]
+        for column in table.columns:
+            lines += [f"          - name: {column.name}", f"            description: {json.dumps(column.doc)}"]
+            lines += [f"            data_type: {json.dumps(column.kind)}"]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration,
     "reference/cli.md": command_line,
@@ -132,6 +146,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/grpc.md": grpc_api,
     "reference/metrics.md": metrics,
     "explanation/life-of-a-delivery.md": life_of_a_delivery,
+    "../examples/dbt/models/holdfast.yml": dbt_sources,
 }
 
 
@@ -139,8 +154,8 @@ def render(page: str) -> str:
     """A page as it should be, with the note that keeps people from editing it by hand."""
     make = PAGES[page]
     source = f"{make.__name__} in docs/{Path(inspect.getfile(make)).name}"
-    header = f"<!-- Made from the code by `make docs` ({source}). Change it there. -->\n\n"
-    return header + make()
+    note = f"Made from the code by `make docs` ({source}). Change it there."
+    return (f"# {note}\n\n" if page.endswith(".yml") else f"<!-- {note} -->\n\n") + make()
 
 
 def stale() -> list[str]:

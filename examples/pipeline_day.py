@@ -119,7 +119,7 @@ def serving(data: Path) -> Iterator[str]:
     """`holdfast serve` on the day's data. Its address."""
     command = ["serve", "--data-dir", str(data), "--log-format", "json"]
     command += ["--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]  # free ports: another server may run here
-    with subprocess.Popen(  # noqa: S603 - our own command
+    with subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", *command], stderr=subprocess.PIPE, text=True
     ) as server:
         assert server.stderr is not None

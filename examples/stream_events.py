@@ -16,24 +16,16 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from holdfast.pipeline.build.dead_letters import error_pattern
 from holdfast.pipeline.lake.tables import EVENTS
 from holdfast.pipeline.spark.session import open_session
+from holdfast.pipeline.transformations import failures
 
 
 def events(spark: SparkSession, lake: Path) -> DataFrame:
     """A stream of the journal. A segment gets its name when it is whole, so none is read in part."""
     reader = spark.readStream.schema(EVENTS.ddl).option("maxFilesPerTrigger", 1_000)
     return reader.parquet(f"file://{lake.resolve()}/journal")
-
-
-def failures(journal: DataFrame) -> DataFrame:
-    """What went wrong. The same function for a stream and for `events` of the lake."""
-    chosen = journal.where(F.col("event").isin("failed", "dead", "dropped", "expired"))
-    pattern = error_pattern(F.col("error")).alias("error_pattern")
-    return chosen.select("at", "namespace", "queue", "group", "message_id", "event", "attempt", "reason", pattern)
 
 
 def store(rows: DataFrame, batch: int, target: Path) -> None:

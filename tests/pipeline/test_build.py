@@ -25,6 +25,7 @@ from holdfast.journal.segment import digest
 from holdfast.pipeline.build.build import Build, Built
 from holdfast.pipeline.build.messages import messages
 from holdfast.pipeline.build.queue_minutes import every_minute, queue_minutes
+from holdfast.pipeline.jobs.history import history
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.maintenance import compact, retain, sweep
 from holdfast.pipeline.lake.tables import ENDS
@@ -136,6 +137,20 @@ def check_functions(lake: Lake, spark: SparkSession) -> None:
     )
 
 
+def check_history(lake: Lake, spark: SparkSession, events: list[Row]) -> None:
+    """The history of a message is whole, and read from the files that have a part of it."""
+    dead_letter = next(event for event in events if event["event"] == "enqueued" and event["source_id"])
+    again = next(event for event in events if event["event"] == "duplicate")
+    stages = Stages()
+    for asked in (dead_letter["source_id"], again["message_id"], events[-1]["message_id"]):
+        found = history(lake, spark, stages, asked)
+        ids = {row["message_id"] for row in found.chain}
+        assert asked in ids
+        assert [one.lsn for one in found.timeline] == [one["lsn"] for one in events if one["message_id"] in ids]
+        assert all(one["source_id"] not in ids or one["message_id"] in ids for one in events), "nothing was made of it"
+    assert stages.read["files of events"] < 3 * len(lake.events.files())
+
+
 def check_deaths(deaths: list[Row], events: list[Row], model: Model) -> None:
     died = {(event["message_id"], event["group"]): event for event in events if event["event"] == "dead"}
     assert {(row["source_id"], row["source_group"]) for row in deaths} == set(died)
@@ -181,6 +196,7 @@ def test_small_batches_compaction_and_retention_change_nothing_that_is_young(
     assert done.rewritten["messages"] > 0, "late facts change rows that an earlier batch wrote"
     check(lake, events)
     check_functions(lake, spark)
+    check_history(lake, spark, events)
     with lake.lock():
         compacted = compact(lake, spark, Stages(), at_least=2)
         assert compacted["events"] > 1
@@ -205,16 +221,19 @@ def test_small_batches_compaction_and_retention_change_nothing_that_is_young(
     traffic.go(20)
     traffic.export()
     build(lake, spark)
-    check_live(lake, spark, traffic)
+    check_live(lake, traffic)
 
 
-def check_live(lake: Lake, spark: SparkSession, traffic: Traffic) -> None:
+def check_live(lake: Lake, traffic: Traffic) -> None:
     """What is live in the tables, and every depth, is what the broker has."""
     found = rows(lake, "messages")
     assert {(row["queue"], row["group"], row["message_id"]) for row in found if not row["outcome"]} == traffic.live()
     assert last_depths(rows(lake, "queue_minutes")) == depths(traffic.live())
     stats = queue_depths(traffic)
     assert {key: depth for key, depth in depths(traffic.live()).items() if key in stats} == stats
+
+
+def check_every_minute(lake: Lake, spark: SparkSession, traffic: Traffic) -> None:
     filled = every_minute(lake.queue_minutes.read(spark)).toArrow().to_pylist()
     assert last_depths(filled) == depths(traffic.live())
     minutes = sorted(row["minute"] for row in filled if (row["queue"], row["group"]) == ("tasks", None))
@@ -242,7 +261,8 @@ def test_every_depth_is_the_brokers_at_any_moment(spark: SparkSession, tmp_path:
         traffic.go(45)
         traffic.export(rows=100)
         build(lake, spark, batch_rows=200)
-        check_live(lake, spark, traffic)
+        check_live(lake, traffic)
+    check_every_minute(lake, spark, traffic)
     assert {row["kind"] for row in rows(lake, "groups")} == {"lease", "cursor"}
     assert any(row["deleted_lsn"] for row in rows(lake, "groups"))
 

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.java import java_home
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.copying import copied, expected, fill
 from tests.pipeline.served import HOLDFAST, Served
@@ -133,3 +135,35 @@ def test_every_command_runs_on_spark_connect(cluster: Cluster, tmp_path: Path) -
         assert sorted(json.loads(message.body())["a"] for message in client.browse("loaded")) == [1, 2]
         served.exported()
         assert json.loads(job("reconcile", "--live", "-o", "json"))["broken"] == []
+
+
+def test_spark_runs_the_declarative_pipeline(tmp_path: Path) -> None:
+    """Over a Connect server of its own, which `spark-pipelines` starts: there no function may ask Spark anything."""
+    traffic = Traffic(tmp_path / "server", 21)
+    traffic.go(60)
+    events = traffic.export(rows=200)
+    (tmp_path / "transformations.py").write_text((ROOT / "examples/declarative/transformations.py").read_text())
+    (tmp_path / "spark-pipeline.yml").write_text(
+        f"name: holdfast\nstorage: file://{tmp_path}/storage\n"
+        "libraries:\n  - glob:\n      include: transformations.py\n"
+        f"configuration:\n  holdfast.journal: file://{traffic.lake}/journal\n"
+    )
+    own = {"JAVA_HOME": str(java_home(os.environ)), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    command = [
+        str(Path(sys.executable).parent / "spark-pipelines"),
+        "run",
+        "--spec",
+        str(tmp_path / "spark-pipeline.yml"),
+    ]
+    done = subprocess.run(
+        command, check=False, timeout=500, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **own}
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5_000:]
+    rows = {
+        name: pq.ParquetDataset(tmp_path / "spark-warehouse" / name).read().num_rows
+        for name in ("events", "failures", "causes", "payload_shapes")
+    }
+    assert rows["events"] == len(events)
+    assert rows["payload_shapes"] > 0
+    assert 0 < rows["causes"] <= rows["failures"]
+    assert rows["failures"] == sum(event["event"] in ("failed", "dead", "dropped", "expired") for event in events)

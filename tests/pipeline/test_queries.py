@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from holdfast.cli.main import main
@@ -19,13 +19,7 @@ from holdfast.pipeline.jobs.charts import line_chart, nice, nice_count, nice_ms,
 from holdfast.pipeline.spark import java
 from holdfast.pipeline.spark.failures import summary
 from holdfast.pipeline.spark.session import SparkTarget, check_reach
-from tests.pipeline.scenes import Built
-
-
-def ask(built: Built, *words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, ["pipeline", *words, "--lake", str(built.lake)], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result
+from tests.pipeline.scenes import Built, ask
 
 
 class Page(HTMLParser):

@@ -17,6 +17,7 @@ import msgspec
 from click.core import ParameterSource
 
 from holdfast.cli.commands.lake.load import load
+from holdfast.cli.commands.lake.payloads import copy, drift
 from holdfast.cli.commands.lake.query import history, report, triage
 from holdfast.cli.commands.lake.redrive import redrive, runs
 from holdfast.cli.commands.lake.replay import replay
@@ -44,7 +45,7 @@ def pipeline() -> None:
     """
 
 
-for command in (history, report, triage, redrive, runs, load, replay, what_if):
+for command in (history, report, triage, redrive, runs, load, replay, what_if, drift, copy):
     pipeline.add_command(command)
 
 

@@ -245,7 +245,7 @@ def _write_messages(target: str, changes: pa.Table, kept: pa.Table) -> str | Non
         compression="zstd",
         version="2.6",
         use_dictionary=_REPEATED,
-        write_statistics=["message_id", "enqueued_at", "ended_at", "queue", "outcome"],
+        write_statistics=["message_id", "enqueued_at", "ended_at", "queue", "source_id", "outcome"],
         row_group_size=ROW_GROUP_ROWS,
         store_schema=False,  # readers need not know that text is dictionary-encoded here
     )

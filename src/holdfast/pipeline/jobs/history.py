@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.core.ids import time_of_id
 from holdfast.errors import MessageNotInLake
+from holdfast.pipeline.lake.delta import DataFile
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
@@ -57,12 +58,11 @@ def history(lake: Lake, spark: SparkSession, stages: Stages, message_id: int) ->
     """See the module."""
     lake.require()
     with stages.stage("follow the chain"):
-        rows = _relatives(lake, spark, message_id)
+        rows = _relatives(lake, spark, stages, message_id)
     if not rows:
         raise MessageNotInLake(message_id=message_id, path=lake.path)
-    ids = sorted({row["message_id"] for row in rows})
     with stages.stage("collect events"):
-        timeline, payload = _events(lake, spark, stages, ids, message_id)
+        timeline, payload = _events(lake, spark, stages, rows, message_id)
     stages.count_read("events", len(timeline))
     rows.sort(key=lambda row: (row["message_id"], row["group"] or ""))
     return MessageHistory(message_id=message_id, chain=rows, timeline=timeline, payload=payload)
@@ -73,13 +73,14 @@ def relatives(messages: DataFrame, ids: list[int]) -> DataFrame:
     return messages.where(F.col("message_id").isin(ids) | F.col("source_id").isin(ids))
 
 
-def _relatives(lake: Lake, spark: SparkSession, message_id: int) -> list[Row]:
-    """The rows of a message's whole chain. Ids grow with time, and a message is younger than its source: so the search
-    for sources reads the files of one id, and the search for what was made from it reads no older files."""
+def _relatives(lake: Lake, spark: SparkSession, stages: Stages, message_id: int) -> list[Row]:
+    """The rows of a message's whole chain. Files are read that by their statistics may have one of its ids, or messages
+    made from one of them: few messages name a source."""
     first = message_id
     seen = {message_id}
     while len(seen) < CHAIN_MAX:
         files = [file for file in lake.messages.files() if file.may_hold("message_id", first, first)]
+        stages.count_read("files of messages", len(files))
         own = lake.messages.read(spark, files).where(F.col("message_id") == first).select("source_id").limit(1)
         source = next((row[0] for row in own.collect()), None)
         if source is None or source in seen:
@@ -89,7 +90,8 @@ def _relatives(lake: Lake, spark: SparkSession, message_id: int) -> list[Row]:
     rows: dict[tuple[int, str | None], Row] = {}
     newest = sorted(seen)
     while newest and len(seen) < CHAIN_MAX:
-        files = [file for file in lake.messages.files() if file.may_hold("message_id", newest[0], None)]
+        files = [file for file in lake.messages.files() if _may_have(file, newest)]
+        stages.count_read("files of messages", len(files))
         found: list[Row] = relatives(lake.messages.read(spark, files), newest).limit(EVENTS_MAX).toArrow().to_pylist()
         rows |= {(row["message_id"], row["group"]): row for row in found}
         newest = sorted({row["message_id"] for row in found} - seen)
@@ -97,19 +99,42 @@ def _relatives(lake: Lake, spark: SparkSession, message_id: int) -> list[Row]:
     return list(rows.values())
 
 
+def _may_have(file: DataFile, ids: list[int]) -> bool:
+    """Whether a file of `messages` may have one of these, or a message made from one."""
+    return any(file.may_hold(column, number, number) for column in ("message_id", "source_id") for number in ids)
+
+
+def _lsns(rows: list[Row]) -> tuple[int | None, int | None]:
+    """Between which lsns the events of some rows of `messages` are. A duplicate may come after the last event of every
+    row."""
+    known = [row[name] for row in rows for name in ("enqueued_lsn", "first_lsn") if row[name] is not None]
+    last = [row[name] for row in rows for name in ("last_lsn", "planned_lsn", "ended_lsn") if row[name] is not None]
+    open_end = any(row["duplicates"] for row in rows)
+    return min(known, default=None), None if open_end else max(last, default=None)
+
+
 def _events(
-    lake: Lake, spark: SparkSession, stages: Stages, ids: list[int], asked: int
+    lake: Lake, spark: SparkSession, stages: Stages, rows: list[Row], asked: int
 ) -> tuple[list[TimelineEvent], bytes | None]:
     """All events of these messages, in order, and the payload of the requested one."""
-    since = datetime.fromtimestamp(time_of_id(min(ids)) / 1_000_000, UTC)
-    files = [file for file in lake.events.files() if file.may_hold("at", since, None)]
+    ids = sorted({row["message_id"] for row in rows})
+    since = datetime.fromtimestamp(time_of_id(ids[0]) / 1_000_000, UTC)
+    low, high = _lsns(rows)
+    files = [
+        file
+        for file in lake.events.files()
+        if file.may_hold("at", since, None)
+        and file.may_hold("lsn", low, high)
+        and any(file.may_hold("message_id", number, number) for number in ids)
+    ]
+    stages.count_read("files of events", len(files))
     names = list(TimelineEvent.__struct_fields__)
     wanted = lake.events.read(spark, files).where(F.col("message_id").isin(ids))
-    rows = wanted.select(*[f"`{name}`" for name in names], "payload").orderBy("at", "node", "lsn").limit(EVENTS_MAX)
-    stages.explain("events", rows)
+    found = wanted.select(*[f"`{name}`" for name in names], "payload").orderBy("at", "node", "lsn").limit(EVENTS_MAX)
+    stages.explain("events", found)
     timeline: list[TimelineEvent] = []
     payload: bytes | None = None
-    for row in rows.toArrow().to_pylist():
+    for row in found.toArrow().to_pylist():
         timeline.append(TimelineEvent(*(row[name] for name in names)))
         if row["payload"] is not None and row["message_id"] == asked:
             payload = row["payload"]

@@ -47,6 +47,8 @@ class DataFile(msgspec.Struct, frozen=True):
 
     def may_hold(self, column: str, low: Bound, high: Bound) -> bool:
         """Whether it may hold a value from `low` to `high` (None: no bound). A file without statistics may."""
+        if self.nulls.get(column) == self.rows:
+            return low is None and high is None
         least, greatest = self.low.get(column), self.high.get(column)
         if least is None or greatest is None:
             return True

@@ -151,7 +151,7 @@ MESSAGES = TableSpec(
         Column("last_lsn", "bigint", "Its last event in this group"),
         Column("received_at", "timestamp", "When the group received it: it was enqueued, or the group was created"),
     ),
-    ("message_id", "enqueued_at", "ended_at", "queue"),
+    ("message_id", "enqueued_at", "ended_at", "queue", "source_id"),
 )
 
 _COUNTS = (

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.support.connection import connected, settings
+from holdfast.cli.support.connection import connected
 from holdfast.cli.support.numbers import count, plural
 from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import show_note, show_rows, show_table
-from holdfast.cli.support.pipeline_job import instant, parsed, running, spark_options
+from holdfast.cli.support.pipeline_job import instant, namespace_of_server, parsed, running, spark_options
 from holdfast.core.queue import QueueConfig, from_fields
 from holdfast.errors import InvalidConfig, QueueNotFound, ServerUnreachable
 from holdfast.units import format_duration, parse_duration
@@ -66,6 +66,7 @@ def what_if(
     }
     lasting = parsed("--lease-time", parse_duration, lease_time) if lease_time is not None else None
     first, last = instant("--since", since), instant("--until", until)
+    namespace = namespace_of_server(dry_run=True)
     config = _config(queue, {name: value for name, value in given.items() if value is not None})
     with running("what-if", job_options) as job:
         from holdfast.pipeline.jobs import what_if  # noqa: PLC0415 - Spark
@@ -80,7 +81,7 @@ def what_if(
                     job.lake.messages.read(job.spark, messages),
                     job.lake.events.read(job.spark, events),
                     wanted,
-                    namespace=settings().namespace or "default",
+                    namespace=namespace,
                     queue=queue,
                     group=group,
                     since=first,
