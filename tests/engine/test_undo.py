@@ -12,6 +12,7 @@ from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table
 from holdfast.core.transactions import TransactionName
+from holdfast.engine.audited_redrive import move
 from holdfast.engine.batch import Batch
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine
@@ -75,6 +76,11 @@ def publish(rig: Rig) -> None:
         pass
 
 
+def redrive_audited(rig: Rig) -> None:
+    dead = [message.id for message in rig.live(DEAD)]
+    list(move(rig.engine, DEAD, "audit-7", dict.fromkeys(dead), to="", by="ann", note="", clock=rig.clock))
+
+
 OPERATIONS: dict[str, Callable[[Rig], object]] = {
     "enqueue": lambda rig: rig.engine.enqueue(
         TASKS, [named(b"x", f"id-{at}", f"key-{at}") for at in range(14, 20)], "test", rig.now
@@ -92,6 +98,7 @@ OPERATIONS: dict[str, Callable[[Rig], object]] = {
     ),
     "purge": lambda rig: list(purge_queue(rig.engine, TASKS, rig.clock)),
     "redrive": lambda rig: list(redrive(rig.engine, DEAD, DeadLetterFilter(), rig.clock)),
+    "redrive under an id": redrive_audited,
     "stage": lambda rig: rig.engine.transactions.stage(STAGED, [(OTHER[1], [Draft(b"b")])], "", "", 1, rig.now),
     "begin a transaction": lambda rig: rig.engine.transactions.stage(
         TransactionName("default", "t2"), [(TASKS[1], [Draft(b"b")])], "", "", 0, rig.now
