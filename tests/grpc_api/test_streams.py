@@ -188,6 +188,24 @@ async def test_a_second_stream_of_a_consumer_takes_over(api: Api, queue: str) ->
         assert len(await second.deliveries(1)) == 1
 
 
+async def test_a_stream_that_is_taken_over_leaves_no_leases(api: Api, queue: str) -> None:
+    """The new one is sent what the old one had not settled, although it has credit for nothing else."""
+    await api.CreateQueue(pb.CreateQueueRequest(name=queue, config=pb.QueueConfig(partitions=1)))
+    await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"1", b"2")))
+    subscribe = pb.Subscribe(queue=queue, consumer="one", credit=2)
+    async with Consumer(api, subscribe) as first:
+        before = await first.deliveries(2)
+        async with Consumer(api, subscribe) as second:
+            after = await second.deliveries(2)
+            assert [(one.message.id, one.attempt) for one in after] == [(one.message.id, 1) for one in before]
+            wrong = pb.Subscribe(queue=queue, consumer="one", credit=1 << 30)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await Consumer(api, wrong).__aenter__()
+            settlements = [pb.Settlement(id=one.message.id, lease_token=one.lease_token) for one in after]
+            await second.say(settle=pb.SettleBatch(batch=1, settlements=settlements))
+            assert (await second.receive()).settled.settled.settled == 2
+
+
 async def test_a_stream_ends_with_its_queue(api: Api, queue: str) -> None:
     async with Consumer(api, pb.Subscribe(queue=queue)) as consumer:
         await api.DeleteQueue(pb.DeleteQueueRequest(name=queue))

@@ -95,7 +95,7 @@ class Consumer:
         node.messages.check_lease_timeout(timeout)
         if subscribe.must_exist:
             node.groups.get(*self._group)
-        self._subscription = await node.subscriptions.join(
+        submission = node.subscriptions.join(
             self._queue,
             self._group[1],
             self._member,
@@ -107,21 +107,34 @@ class Consumer:
             removed=self._check,
             end=lambda reason: self.end(StreamEnded(reason=reason)),
             with_queue=True,
+            take_over=self._take_over,
         )
-        before = consumers.get((self._group, self._member))
-        if before is not None:
-            before.end(StreamEnded(reason="another stream of the same consumer has taken over"))
         consumers[self._group, self._member] = self
+        self._subscription = submission.result
+        await submission
         self._answer(pb.ConsumeResponse(subscribed=pb.Subscribed(consumer=self._member)))
 
+    def _take_over(self) -> None:
+        """End the stream that this consumer has. Its leases end with it: nobody works on what it was sent, as far as
+        the new one knows."""
+        before = self._call.front.consumers.get((self._group, self._member))
+        if before is not None:
+            before.end(StreamEnded(reason="another stream of the same consumer has taken over"))
+            before.leave()
+
     def close(self) -> None:
-        """Leave the group, which ends the leases."""
+        """It has ended."""
         consumers = self._call.front.consumers
         if consumers.get((self._group, self._member)) is self:
             del consumers[self._group, self._member]
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the group, which ends the leases."""
         if self._subscription is not None:
             if self._on_disconnect is None:  # kept, but not what was never sent
                 self._subscription.release_deliveries(self._arrived)
+            self._arrived = []
             self._subscription.leave(self._on_disconnect)
 
     def _take(self, deliveries: list[Leased]) -> None:

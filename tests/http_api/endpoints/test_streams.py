@@ -161,6 +161,24 @@ async def test_a_second_stream_of_a_consumer_takes_over(http: httpx.AsyncClient,
             assert "delivery" in await anext(new_lines)
 
 
+@pytest.mark.parametrize(("gone", "attempt"), [("release", 1), ("fail", 2)])
+async def test_a_stream_that_is_taken_over_leaves_no_leases(
+    http: httpx.AsyncClient, node: Node, gone: str, attempt: int
+) -> None:
+    await node.queues.create(JOBS, {"retry.initial_backoff": "0s"})
+    await node.messages.enqueue(JOBS, [Draft(b"x")])
+    query: dict[str, str | int] = {"consumer": "me", "credit": 1, "gone": gone}
+    async with http.stream("POST", f"{QUEUE}/stream", params=query) as old:
+        old_lines = lines(old)
+        await anext(old_lines)
+        assert "delivery" in await anext(old_lines)
+        async with http.stream("POST", f"{QUEUE}/stream", params=query) as new:
+            new_lines = lines(new)
+            while "delivery" not in (line := await anext(new_lines)):
+                assert "heartbeat" in line
+            assert line["delivery"]["attempt"] == attempt  # type: ignore[index]
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def own(tmp_path: Path) -> AsyncIterator[tuple[Node, HttpFront]]:
     """A node and a front that a test stops itself, with a quick heartbeat and small streams."""

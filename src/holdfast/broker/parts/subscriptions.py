@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from holdfast.broker.cell import Cell
 from holdfast.broker.dispatch.dispatcher import releases
@@ -39,6 +39,7 @@ class Subscriptions:
         removed: Removed | None = None,
         end: End | None = None,
         with_queue: bool = False,
+        take_over: Callable[[], None] | None = None,
     ) -> Submission[Subscription]:
         """Join a group as a member that is sent deliveries, at most `credit` unsettled at a time, and no further ones
         while `max_bytes` of payload are (0: `limits.lease_bytes`).
@@ -48,6 +49,10 @@ class Subscriptions:
         `removed` is called when the group is deleted, `end` with a reason when its connection is to be ended. When its
         queue is deleted, the member stays for one of the same name that may be created, or is removed too:
         `with_queue`.
+
+        A member takes the place of one of the same name, with its deliveries. `take_over` is called before, when
+        nothing is wrong with the request any more: in it the other can leave, if its deliveries are not to be this
+        one's.
         """
         cell, settings = self._cell, self._settings
         if not 1 <= credit <= settings.max_prefetch:
@@ -64,6 +69,8 @@ class Subscriptions:
                 limit=settings.max_members_per_group,
                 advice="Use more groups or queues",
             )
+        if take_over is not None:
+            take_over()
         timeout = settings.heartbeat_timeout if heartbeat else 0
         joined = Member(target, member, protocol, credit, lease_timeout, timeout, deliver, now)
         joined.max_bytes = max_bytes

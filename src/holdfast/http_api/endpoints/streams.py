@@ -95,14 +95,27 @@ class Stream:
         self.ended = self.ended or why
         self._wake.set()
 
+    def take_over(self) -> None:
+        """End the stream that this consumer has. Its leases end with it: nobody works on what it was sent, as far as
+        the new one knows."""
+        before = self.request.api.streams.get((self.group, self.member))
+        if before is not None:
+            before.end(StreamEnded(reason="another stream of the same consumer has taken over"))
+            before.leave()
+
     def close(self) -> None:
-        """Leave the group, which ends the leases."""
+        """It has ended."""
         streams = self.request.api.streams
         if streams.get((self.group, self.member)) is self:
             del streams[self.group, self.member]
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the group, which ends the leases."""
         if self.subscription is not None:
             if self.query.gone == "keep":  # but not what was never sent
                 self.subscription.release_deliveries(self._arrived)
+            self._arrived = []
             self.subscription.leave(ON_DISCONNECT[self.query.gone])
 
     def _gone(self, _: asyncio.Future[None]) -> None:
@@ -222,7 +235,7 @@ async def open_stream(request: Request, query: StreamQuery, queue: QueueName, pr
     request.node.messages.check_lease_timeout(timeout)
     opened = Stream(request, query, queue)
     credit = min(query.credit, query.limit) if query.limit else query.credit
-    opened.subscription = await request.node.subscriptions.join(
+    submission = request.node.subscriptions.join(
         opened.queue,
         query.group,
         opened.member,
@@ -234,11 +247,15 @@ async def open_stream(request: Request, query: StreamQuery, queue: QueueName, pr
         removed=opened.check,
         end=lambda reason: opened.end(StreamEnded(reason=reason)),
         with_queue=True,
+        take_over=opened.take_over,
     )
-    before = streams.get((opened.group, opened.member))
-    if before is not None:
-        before.end(StreamEnded(reason="another stream of the same consumer has taken over"))
     streams[opened.group, opened.member] = opened
+    opened.subscription = submission.result
+    try:
+        await submission
+    except BaseException:
+        opened.close()
+        raise
     return opened
 
 
