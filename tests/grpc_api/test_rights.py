@@ -68,7 +68,7 @@ async def test_every_method_needs_a_credential_and_a_right(guarded: GrpcFront, m
         call: Any = channel.stream_stream(method.path)
         async with refused("unauthenticated", UNAUTHENTICATED):
             await call().read()
-        if method.right is not None and not method.act:
+        if method.right is not None:
             async with refused("forbidden", DENIED):
                 await call(metadata=bearer("node")).read()
 
@@ -136,6 +136,8 @@ async def test_acts_of_administration_are_in_the_audit_log(api: Api, guarded: Gr
     await api.CreateQueue(pb.CreateQueueRequest(name="jobs"), metadata=admin)
     async with refused("forbidden", DENIED):
         await api.DeleteQueue(pb.DeleteQueueRequest(name="other"), metadata=admin)
+    async with refused("forbidden", DENIED):
+        await api.DeleteQueue(pb.DeleteQueueRequest(name="jobs"), metadata=bearer("consume:jobs", subject="olga"))
     entries = [json.loads(line) for path in audit_files(guarded) for line in path.read_text().splitlines()]
     seen = [
         (entry["act"], entry["resource"], entry["result"], entry["who"], entry["front"], entry["peer"])
@@ -145,6 +147,7 @@ async def test_acts_of_administration_are_in_the_audit_log(api: Api, guarded: Gr
     assert seen == [
         ("queue.create", "jobs", "ok", "olga", "grpc", "127.0.0.1"),
         ("queue.delete", "other", "forbidden", "olga", "grpc", "127.0.0.1"),
+        ("queue.delete", "", "forbidden", "olga", "grpc", "127.0.0.1"),  # its request was not read
     ]
 
 

@@ -10,8 +10,9 @@ topics; a queue is matched by its name (`orders/new`), not by its MQTT topic (`$
 No action implies another: who may configure a queue need not be able to read what is in it. Nobody has rights outside
 their own namespace.
 
-The scope `node` has no pattern. It is the right to see the server itself, which belongs to no namespace: all metrics,
-health, snapshots, `$SYS/#`. It is no right to any queue.
+The scope `node` has no pattern. It is the right to what is the server's own and belongs to no namespace: all metrics,
+health, quotas, `$SYS/#`, snapshots and backups. It is no right to act on any queue, but a backup has the payloads of
+all of them: it is for those who may read everything.
 """
 
 from __future__ import annotations

@@ -311,8 +311,8 @@ class CrossOrigin(HoldfastError):
 
 
 class RequestTooLarge(HoldfastError):
-    """The request's body is larger than {limit_bytes} bytes, the most that is taken here (see http.max_request_bytes).
-    Send it in several requests."""
+    """The request's body is larger than {limit_bytes} bytes, the most that is taken here (see http.max_request_bytes
+    and grpc.max_request_bytes). Send it in several requests."""
 
     code = "request_too_large"
     http = 413

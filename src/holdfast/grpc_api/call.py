@@ -23,7 +23,15 @@ from holdfast.auth.tls import subject_of_pem
 from holdfast.broker.node import Node
 from holdfast.core.queue import check_name
 from holdfast.engine.catalog import QueueName
-from holdfast.errors import HoldfastError, LimitExceeded, MalformedRequest, Overloaded, StreamEnded, Unauthenticated
+from holdfast.errors import (
+    HoldfastError,
+    LimitExceeded,
+    MalformedRequest,
+    Overloaded,
+    RequestTooLarge,
+    StreamEnded,
+    Unauthenticated,
+)
 from holdfast.grpc_api.status import DETAILS_KEY, code_of, status_of
 from holdfast.trace_context import TRACEPARENT, TRACESTATE, Pairs, pairs_of
 from holdfast.units import SECOND
@@ -41,6 +49,10 @@ ABORT_SECONDS = 5.0
 
 OPEN_BYTES_MAX = 4_096
 """Of a request that needs no credential: it names a service."""
+
+SMALL_BYTES_MAX = 64 << 10
+"""Of a request that is no batch. It could be decoded into tens of thousands of objects, which takes some milliseconds;
+a redrive can name 7,000 dead letters."""
 
 MARGIN = SECOND // 10
 """How long before a call's deadline it no longer waits: what it has got by then must still reach the client."""
@@ -165,10 +177,14 @@ class GrpcCall:
         return raw
 
     async def request(self, kind: type[_Request]) -> _Request:
-        """The request of a call that has one."""
+        """The request of a call that has one, or the first of a stream."""
         raw = await self.receive()
         if raw is None:
             raise MalformedRequest(problem="the call has no request")
+        if self.method.check is not None:
+            self.method.check(self, raw)
+        elif len(raw) > SMALL_BYTES_MAX:
+            raise RequestTooLarge(limit_bytes=SMALL_BYTES_MAX)
         if not self.method.open:  # strangers take no room from callers
             self.buffer(len(raw))
         return decode(kind, raw)

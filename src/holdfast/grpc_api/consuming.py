@@ -18,6 +18,7 @@ from holdfast.core.commands import Leased, Verb
 from holdfast.errors import HoldfastError, InvalidArgument, StreamEnded
 from holdfast.grpc_api.call import GrpcCall, decode
 from holdfast.grpc_api.codecs import duration, fill_deliveries, read_consumer
+from holdfast.grpc_api.counting import check_settlements
 from holdfast.grpc_api.enqueueing import PROTOCOL
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -163,12 +164,21 @@ class Consumer:
         """Take what the client says until it has said its last: it may still be sent deliveries then."""
         try:
             while (raw := await self._call.receive(patient=True)) is not None:
+                self._check_count(raw)
                 self._receive(decode(pb.ConsumeRequest, raw))
                 while self._unsent > UNSENT_MAX:
                     self._room.clear()
                     await self._room.wait()
         except HoldfastError as error:
             self.end(error)
+
+    def _check_count(self, raw: bytes) -> None:
+        """A batch with too many settlements ends the stream: there is no error for each of millions."""
+        settle, settlements = (
+            pb.ConsumeRequest.SETTLE_FIELD_NUMBER,
+            pb.SettleBatch.SETTLEMENTS_FIELD_NUMBER,
+        )
+        check_settlements(raw, settle, settlements, self._call.node.messages.check_settle_count)
 
     def _receive(self, request: pb.ConsumeRequest) -> None:
         match request.WhichOneof("request"):
@@ -186,7 +196,7 @@ class Consumer:
     def _settle(self, batch: pb.SettleBatch) -> None:
         call = self._call
         number = batch.batch
-        call.node.messages.check_settle_count(len(batch.settlements))  # ends the stream: no error for each of millions
+        call.node.messages.check_settle_count(len(batch.settlements))
         try:
             call.front.take_rate(call.principal)
             done = settle(call, *self._group, batch.settlements)

@@ -12,14 +12,14 @@ from structlog.contextvars import bound_contextvars
 from holdfast.auth import exposure
 from holdfast.auth.fronts.long_requests import LongRequests
 from holdfast.auth.gate import Gate
-from holdfast.auth.principal import Principal
+from holdfast.auth.principal import Action, Principal
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.enqueue_batcher import EnqueueBatcher
 from holdfast.broker.front_metrics import MetricSample, MetricSpec
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.kinds import split_address
-from holdfast.errors import AddressUnavailable, HoldfastError, Overloaded, RateLimited, ShuttingDown
+from holdfast.errors import AddressUnavailable, Forbidden, HoldfastError, Overloaded, RateLimited, ShuttingDown
 from holdfast.grpc_api import admin, dead_letters, messages, standard
 from holdfast.grpc_api.call import Context, GrpcCall
 from holdfast.grpc_api.consuming import CONSUMING, Consumer
@@ -216,8 +216,8 @@ class GrpcFront:
         self.take_rate(call.principal)
         if self.calls > self.settings.max_calls:
             raise Overloaded(waiting=self.calls)
-        if method.right is not None and not method.act:
-            call.principal.require_somewhere(method.right)
+        if method.right is not None:
+            await self._require_somewhere(call, method.right)
         if method.stream is not None:
             await method.stream(call)
             return
@@ -230,6 +230,17 @@ class GrpcFront:
         except BaseException:
             if call.undo is not None:
                 call.undo()
+            raise
+
+    async def _require_somewhere(self, call: GrpcCall, right: Action) -> None:
+        """Raises Forbidden if the caller has the right nowhere, before anything of its request is read. The audit log
+        has that too if it is an act."""
+        try:
+            call.principal.require_somewhere(right)
+        except Forbidden as error:
+            if act := call.method.act:
+                self.gate.audit.record(call.principal, act, "", error.code, front=PROTOCOL, peer=call.peer)
+                await self.gate.audit.synced()
             raise
 
     async def _serve_stranger(self, call: GrpcCall) -> None:

@@ -13,6 +13,7 @@ from holdfast.core.queue import check_name
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.grpc_api.call import GrpcCall
 from holdfast.grpc_api.codecs import duration, fill_deliveries, fill_message, read_consumer
+from holdfast.grpc_api.counting import check_items, check_messages
 from holdfast.grpc_api.enqueueing import PROTOCOL, enqueue
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -29,7 +30,19 @@ PART_MESSAGES: Final = 1_000
 """In one part of a read."""
 
 
-@METHODS.unary("Enqueue", pb.EnqueueRequest, Action.PRODUCE)
+def _check_messages(call: GrpcCall, raw: bytes) -> None:
+    check_messages(raw, pb.EnqueueRequest.MESSAGES_FIELD_NUMBER, call.node.messages.check_enqueue_count)
+
+
+def _check_settlements(call: GrpcCall, raw: bytes) -> None:
+    check_items(raw, pb.SettleRequest.SETTLEMENTS_FIELD_NUMBER, call.node.messages.check_settle_count)
+
+
+def _check_leases(call: GrpcCall, raw: bytes) -> None:
+    check_items(raw, pb.ExtendRequest.LEASES_FIELD_NUMBER, call.node.messages.check_settle_count)
+
+
+@METHODS.unary("Enqueue", pb.EnqueueRequest, Action.PRODUCE, check=_check_messages)
 async def enqueue_messages(call: GrpcCall, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
     done: asyncio.Future[pb.EnqueueResponse] = asyncio.get_running_loop().create_future()
 
@@ -107,13 +120,13 @@ async def _settled(settled: Settled) -> pb.SettleResponse:
     return settled.response()
 
 
-@METHODS.unary("Settle", pb.SettleRequest, Action.CONSUME)
+@METHODS.unary("Settle", pb.SettleRequest, Action.CONSUME, check=_check_settlements)
 async def settle_deliveries(call: GrpcCall, request: pb.SettleRequest) -> pb.SettleResponse:
     name = call.queue(request.queue, Action.CONSUME)
     return await _settled(settle(call, name, request.group or DEFAULT_GROUP, request.settlements))
 
 
-@METHODS.unary("Extend", pb.ExtendRequest, Action.CONSUME)
+@METHODS.unary("Extend", pb.ExtendRequest, Action.CONSUME, check=_check_leases)
 async def extend(call: GrpcCall, request: pb.ExtendRequest) -> pb.ExtendResponse:
     name = call.queue(request.queue, Action.CONSUME)
     timeout = request.timeout if request.HasField("timeout") else None

@@ -15,6 +15,7 @@ _Response = TypeVar("_Response", bound=Message)
 
 Unary = Callable[[GrpcCall, Any], Awaitable[Message]]
 Stream = Callable[[GrpcCall], Awaitable[None]]
+Check = Callable[[GrpcCall, bytes], None]
 
 
 class Method(NamedTuple):
@@ -32,6 +33,9 @@ class Method(NamedTuple):
     resource: str = "name"
     open: bool = False
     """No credential is needed."""
+    check: Check | None = None
+    """Counts what a request has, before it is decoded, and raises if that is too much. Requests of methods without it
+    are small."""
 
 
 class Methods:
@@ -49,6 +53,7 @@ class Methods:
         *,
         act: str = "",
         resource: str = "name",
+        check: Check | None = None,
     ) -> Callable[
         [Callable[[GrpcCall, _Request], Awaitable[_Response]]], Callable[[GrpcCall, _Request], Awaitable[_Response]]
     ]:
@@ -58,7 +63,9 @@ class Methods:
             handler: Callable[[GrpcCall, _Request], Awaitable[_Response]],
         ) -> Callable[[GrpcCall, _Request], Awaitable[_Response]]:
             self.found.append(
-                Method(f"/{self.service}/{name}", right, request, unary=handler, act=act, resource=resource)
+                Method(
+                    f"/{self.service}/{name}", right, request, unary=handler, act=act, resource=resource, check=check
+                )
             )
             return handler
 

@@ -10,6 +10,7 @@ from holdfast.auth.fronts.long_requests import End
 from holdfast.auth.principal import Action
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.grpc_api.call import GrpcCall, decode
+from holdfast.grpc_api.counting import check_messages
 from holdfast.grpc_api.enqueueing import enqueue
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.grpc_api.methods import Methods
@@ -73,6 +74,7 @@ class _Producer:
 
     def _take(self, raw: bytes) -> None:
         call = self._call
+        check_messages(raw, pb.ProduceRequest.MESSAGES_FIELD_NUMBER, call.node.messages.check_enqueue_count)
         request = decode(pb.ProduceRequest, raw)
         size_bytes = len(raw)
         done = partial(self._done, request.batch, size_bytes)

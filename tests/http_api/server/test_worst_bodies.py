@@ -1,23 +1,18 @@
 """No request, whatever it holds, keeps others waiting: each endpoint is sent the worst bodies that it takes.
 
-What is counted is the work of one pass of the loop, and of one call on a thread of the server: calls of functions,
-which stand for what Python code does, and bytes allocated at the most, which stand for what one call of a decoder
-makes. Neither depends on the machine, nor on what else it does.
+What is counted is the work of one pass of the loop, and of one call on a thread of the server: see `tests/work.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import cProfile
 import gc
 import io
 import re
-import selectors
 import socket
-import tracemalloc
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, get_args, get_origin
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import get_args, get_origin
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +33,7 @@ from holdfast.http_api.server.routes import Endpoint, Right
 from holdfast.store.memory import MemoryStore
 from holdfast.units import MIB
 from tests.http_api.conftest import config_for
+from tests.work import Work
 
 BODY_BYTES = MIB
 """The limit that is configured here. What is done in slices takes no longer slices for more."""
@@ -48,18 +44,6 @@ JSON_BYTES = 256 << 10
 SMALL_JSON_BYTES = 160 << 10
 """The same where no body is large: these are refused by a count of what they may hold, or decoded."""
 
-CALLS_MAX = 200_000
-ALLOCATED_MAX = 10 * MIB
-"""In one pass of the loop. The whole of any of these bodies, decoded in one call, is more."""
-
-STORED_CALLS_MAX = 1_000_000
-STORED_ALLOCATED_MAX = 20 * MIB
-"""In one pass of the loop where the messages of a body are stored: 10,000 of them are one commit."""
-
-THREAD_CALLS_MAX = 1_000_000
-THREAD_ALLOCATED_MAX = 24 * MIB
-"""In one call on a thread more may be done: others run in between, some milliseconds later."""
-
 QUEUE = ("default", "jobs")
 FORM = "multipart/form-data; boundary=x"
 
@@ -69,83 +53,6 @@ TAKING = [
     for endpoint in routes.endpoints
     if (endpoint.body is not None or endpoint.request_types) and endpoint.right is not Right.ANONYMOUS
 ]
-
-
-class Work:
-    """The most work that one pass of the loop did, or one call that is meant for a thread.
-
-    Such calls run on the loop here, each as a pass of its own: what a thread allocates at the same time would be
-    counted with the loop's.
-    """
-
-    def __init__(self, front: HttpFront) -> None:
-        self.calls = self.allocated = self.thread_calls = self.thread_allocated = 0
-        self._front = front
-        self._begin = 0
-        self._profile = cProfile.Profile()
-
-    @asynccontextmanager
-    async def counted(self, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, asyncio.SelectorEventLoop)
-        selector: selectors.BaseSelector = loop._selector  # type: ignore[attr-defined]
-        select = selector.select  # called once in each pass
-
-        def counted_select(timeout: float | None = None) -> Any:
-            self._end_pass()
-            try:
-                return select(timeout)
-            finally:
-                self._begin_pass()
-
-        async def counted_call(make: Callable[[], Any]) -> Any:
-            self._end_pass()
-            self._begin_pass()
-            try:
-                return make()
-            finally:
-                calls, allocated = self._counted()
-                self.thread_calls = max(self.thread_calls, calls)
-                self.thread_allocated = max(self.thread_allocated, allocated)
-                self._begin_pass()
-
-        with monkeypatch.context() as patch:
-            patch.setattr(selector, "select", counted_select)
-            patch.setattr(self._front.api, "on_thread", counted_call)
-            tracemalloc.start()
-            self._begin_pass()
-            try:
-                yield
-            finally:
-                self._end_pass()
-                tracemalloc.stop()
-
-    def _begin_pass(self) -> None:
-        self._profile.clear()
-        tracemalloc.reset_peak()
-        self._begin = tracemalloc.get_traced_memory()[0]
-        self._profile.enable()
-
-    def _end_pass(self) -> None:
-        calls, allocated = self._counted()
-        self.calls, self.allocated = max(self.calls, calls), max(self.allocated, allocated)
-
-    def _counted(self) -> tuple[int, int]:
-        self._profile.disable()
-        calls = sum(entry.callcount for entry in self._profile.getstats())
-        return calls, tracemalloc.get_traced_memory()[1] - self._begin
-
-    def excessive(self, stored: bool) -> bool:
-        return (
-            self.calls > (STORED_CALLS_MAX if stored else CALLS_MAX)
-            or self.allocated > (STORED_ALLOCATED_MAX if stored else ALLOCATED_MAX)
-            or self.thread_calls > THREAD_CALLS_MAX
-            or self.thread_allocated > THREAD_ALLOCATED_MAX
-        )
-
-    def __repr__(self) -> str:
-        on_loop = f"{self.calls} calls and {self.allocated} bytes in a pass of the loop"
-        return f"{on_loop}, {self.thread_calls} and {self.thread_allocated} on a thread"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -326,7 +233,7 @@ async def most_work(
     """The bodies that took too much, and what they took."""
     excessive: dict[tuple[str, str], Work] = {}
     for (content_type, name), body in bodies.items():
-        work = Work(front)
+        work = Work(front.api)
         async with work.counted(monkeypatch):
             answer = await asyncio.to_thread(post, front.address, endpoint, content_type, body, action)
         assert answer.startswith(b"HTTP/1.1 "), (content_type, name)
