@@ -97,8 +97,8 @@ def key(file: Path, algorithm: str, public: Path | None, append: bool) -> None:
 @click.option(
     "--node",
     is_flag=True,
-    help="Allow what is the server's own, over all namespaces: metrics, health, quotas, and snapshots and backups, which"
-    " have every payload. Short for --scope node.",
+    help="Allow what is the server's own, over all namespaces: metrics, health, quotas, and snapshots and backups,"
+    " which have every payload. Short for --scope node.",
 )
 @click.option("--namespace", help="The namespace it is for. [default: the server's node.namespace]")
 @click.option("--ttl", default="1h", show_default=True, help="How long it is valid: 15m, 12h, 30d, or none for ever.")
