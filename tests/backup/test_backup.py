@@ -138,6 +138,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         wait_until_exported(client, url)
         first = done("backup", backups, url=url)
         send(client, BEFORE, BETWEEN)
+        wait_until_exported(client, url)  # tests look at a segment of the second backup
         with Load(url) as load:
             while len(load.confirmed) < 20:
                 threading.Event().wait(0.01)
@@ -375,3 +376,41 @@ def test_a_directory_that_has_something_else_is_refused(copied: Killed, tmp_path
     assert "something else" in refused.stderr
     missing = holdfast("restore", tmp_path / "nothing", "--data-dir", tmp_path / "restored")
     assert "backup_not_found" in missing.stderr
+
+
+def _without_old_segments(data: Path) -> None:
+    """A server whose journal keeps nothing that is not needed."""
+
+    async def work() -> None:
+        settings = JournalSettings(conversion="thread", retention=1, retention_force=True)
+        with closing(open_store("rocks", data / "store")) as store:
+            node = Node(Config(node=NodeSettings(data_dir=data), journal=settings), store)
+            await node.start()
+            await node.cell.export_scheduler.look_after_lake()
+            await node.stop()
+
+    asyncio.run(work())
+
+
+def test_segments_that_were_removed_do_not_come_back(copied: Killed, tmp_path: Path) -> None:
+    """A backup of after it has the manifest that says so, and one of before leaves the lake that is there as it is."""
+    before = len(rows_of(copied.data / "lake"))
+    _without_old_segments(copied.data)
+    assert rows_of(copied.data / "lake") == []
+    done("backup", copied.backups, "--data-dir", copied.data)
+    assert holdfast("backup", "verify", copied.backups).exit_code == 0
+
+    restored = tmp_path / "restored"
+    done("restore", copied.backups, "--data-dir", restored)
+    assert rows_of(restored / "lake") == []
+    assert verify(restored / "lake") == []
+
+    shutil.rmtree(copied.data / "store")
+    done("restore", copied.backups, "--backup", copied.first["backup"], "--data-dir", copied.data)
+    assert len(rows_of(copied.data / "lake")) < before
+    assert verify(copied.data / "lake") == []
+
+    alone = tmp_path / "alone"
+    done("restore", copied.backups, "--backup", copied.first["backup"], "--data-dir", alone)
+    assert len(rows_of(alone / "lake")) > 0
+    assert verify(alone / "lake") == []

@@ -17,7 +17,7 @@ from holdfast.backup.repository import Repository
 from holdfast.client.problems import error_of, problem_of
 from holdfast.client.tls import Tls
 from holdfast.errors import AnswerUnreadable, BackupDamaged, BackupFailed, HoldfastError, ServerUnreachable
-from holdfast.journal.manifest import SegmentEntry, parse
+from holdfast.journal.manifest import parse
 from holdfast.journal.manifest import seal as seal_line
 
 FIRST_BYTE_SECONDS = 600.0
@@ -61,7 +61,7 @@ def known_of(repository: Repository, *, full: bool = False) -> Known:
     }
     count, head = 0, ""
     for text, entry in lines:
-        if not newest.lacks(count + 1) and not repository.has(entry.sha256, entry.size_bytes):
+        if not newest.lacks(count + 1) and not repository.has(entry.file.sha256, entry.file.size_bytes):
             break
         count, head = count + 1, seal_line(text)
     return Known(files=files, segments=count, segments_hash=head)
@@ -149,10 +149,10 @@ class _Taking:
         """Entries whose segments are not here, as ranges of their numbers."""
         found: list[tuple[int, int]] = []
         for number, text in enumerate((self._lake_text or b"").split(b"\n")[:-1], 1):
-            entry: SegmentEntry = parse(text)
-            check_path(f"{LAKE}/journal/{entry.segment}", "what the server sends")
-            if self._repository.has(entry.sha256, entry.size_bytes):
-                self._shared += entry.size_bytes if entry.sha256 not in self._segments else 0
+            file = parse(text).file
+            check_path(f"{LAKE}/journal/{file.segment}", "what the server sends")
+            if self._repository.has(file.sha256, file.size_bytes):
+                self._shared += file.size_bytes if file.sha256 not in self._segments else 0
                 continue
             if found and found[-1][1] == number - 1:
                 found[-1] = (found[-1][0], number)

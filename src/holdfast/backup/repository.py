@@ -132,7 +132,7 @@ class Repository:
         except ValueError as error:
             raise BackupDamaged(path=path, problem=str(error)) from error
         for _, entry in lines:
-            check_path(f"{LAKE}/journal/{entry.segment}", path)
+            check_path(f"{LAKE}/journal/{entry.file.segment}", path)
         return lines
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Repository:
         needed = {file.sha256 for name, one in manifests.items() if name not in dropped for file in one.files}
         for name, one in manifests.items():
             if name not in dropped:
-                needed |= {entry.sha256 for _, entry in self.segments(one)}
+                needed |= {entry.file.sha256 for _, entry in self.segments(one)}
         freed = 0
         for path in self._objects.glob("*/*"):
             if path.name not in needed:
@@ -237,7 +237,8 @@ class Repository:
                 yield Flawed(file.path, f"line {number} does not carry the hash of the line before")
             previous = line
             if not manifest.lacks(number):
-                segment = FileEntry(path=entry.segment, size_bytes=entry.size_bytes, sha256=entry.sha256)
+                name, size_bytes, sha256 = entry.file
+                segment = FileEntry(path=name, size_bytes=size_bytes, sha256=sha256)
                 yield from self._verify_file(segment, checked)
 
 

@@ -22,7 +22,7 @@ from holdfast.backup.manifest import LAKE, RECORDS, STORE, Description, JournalP
 from holdfast.core.records import Table
 from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
 from holdfast.errors import BackupFailed, CopyUnsupported
-from holdfast.journal.manifest import SegmentEntry, manifest_path, parse, seal
+from holdfast.journal.manifest import SegmentEntry, SegmentFile, manifest_path, parse, seal
 from holdfast.store.contract import Reader, Store
 from holdfast.store.formats import FORMAT
 from holdfast.store.pages import pages_of, write_page
@@ -47,7 +47,7 @@ class _Segments(NamedTuple):
     """The lake's manifest up to the position, and the segments to send."""
 
     manifest: bytes
-    entries: list[SegmentEntry]
+    files: list[SegmentFile]
 
 
 def stream(
@@ -216,21 +216,21 @@ def _segments(lake: Lake, record: CellRecord, request: wire.BackupRequest) -> _S
     known = request.segments
     if not 0 < known <= len(lines) or seal(lines[known - 1]) != request.segments_hash:
         known = 0
-    there = [entry for entry in entries[known:] if (lake.journal / entry.segment).is_file()]
+    there = [entry.file for entry in entries[known:] if (lake.journal / entry.file.segment).is_file()]
     return _Segments(b"".join(text + b"\n" for text in lines), there)
 
 
 def _size_bytes(segments: _Segments | None) -> int:
-    return len(segments.manifest) + sum(entry.size_bytes for entry in segments.entries) if segments is not None else 0
+    return len(segments.manifest) + sum(file.size_bytes for file in segments.files) if segments is not None else 0
 
 
 def _lake_files(lake: Lake, segments: _Segments | None) -> Iterator[bytes]:
     """The segments, then their manifest: a client that has it has them."""
     if segments is None:
         return
-    for entry in segments.entries:
+    for file in segments.files:
         try:
-            yield from _file(f"{LAKE}/journal/{entry.segment}", lake.journal / entry.segment, entry.sha256)
+            yield from _file(f"{LAKE}/journal/{file.segment}", lake.journal / file.segment, file.sha256)
         except FileNotFoundError:
             continue  # moved away meanwhile
     name = f"{LAKE}/journal/{manifest_path(lake.journal, lake.node).name}"

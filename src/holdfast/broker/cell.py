@@ -150,7 +150,7 @@ class Cell:
             config.store.sync_in_place_max / SECOND,
             config.store.slow_sync / SECOND,
         )
-        self.export_scheduler = ExportScheduler(config, store, lambda: self.commit.engine, self.commit.durable)
+        self.export_scheduler = ExportScheduler(config, store, lambda: self.commit.engine, self.commit.durable, clock)
         self._config = config
         self._new_engine = new_engine
         self._offer_alert = offer_alert
@@ -179,6 +179,7 @@ class Cell:
         self._use(await threads.run_in_thread("holdfast-open", self._open_engine))
         await self.export_scheduler.start()
         self.spawn(self.export_scheduler.run())
+        self.spawn(self.export_scheduler.keep_lake())
         self.spawn(self.unattended.run())
         self.spawn(self.lookout.run())
         self._resume()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 
@@ -15,6 +16,7 @@ from holdfast.units import SECOND
 PROBE_SECONDS = 5.0  # a store whose sync takes longer is not healthy
 PROBE_EVERY_SECONDS = 1.0  # more frequent queries do not sync more often: they need no credentials
 LAG_EVERY_SECONDS = 0.5
+FULL_SOON_SECONDS = 24 * 3600.0  # the time that people need to make room
 
 
 class ComponentHealth(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Health:
 
     async def components(self) -> list[ComponentHealth]:
         """All components; the store is probed."""
-        return [await self._store(), self._disk(), self._loop(), self._journal(), self._alerts()]
+        return [await self._store(), self._disk(), self._loop(), self._journal(), self._lake(), self._alerts()]
 
     async def _store(self) -> ComponentHealth:
         loop = asyncio.get_running_loop()
@@ -126,6 +128,21 @@ class Health:
         if behind > journal.max_behind:
             problem = f"{behind} rows are not exported yet, more than journal.max_behind. {problem}".rstrip()
         return ComponentHealth("journal", problem, facts, behind <= journal.max_behind)
+
+    def _lake(self) -> ComponentHealth:
+        """A lake that fills its disk is told of in time; the node works on meanwhile."""
+        lake = self._cell.export_scheduler.lake
+        facts: dict[str, object] = {
+            "journal_bytes": lake.journal_bytes,
+            "free_bytes": lake.free_bytes,
+            "removed_bytes": lake.removed_bytes,
+        }
+        problems = [f"old segments stay: {lake.waits_for}"] if lake.waits_for else []
+        if lake.full_seconds < math.inf:
+            facts["full_in_seconds"] = round(lake.full_seconds)
+            if lake.full_seconds < FULL_SOON_SECONDS:
+                problems.append(f"its disk will be full in {lake.full_seconds / 3600:.0f} h if it goes on like this")
+        return ComponentHealth("lake", "; ".join(problems), facts)
 
     def _alerts(self) -> ComponentHealth:
         counters = self._webhooks.counters

@@ -35,6 +35,7 @@ from holdfast.errors import BackupDamaged, RestoreRefused
 from holdfast.files import make_directory, sync_path
 from holdfast.journal.generations import next_generation
 from holdfast.journal.manifest import manifest_path, manifests, parse, seal
+from holdfast.journal.present import present
 from holdfast.journal.reader import BlockReader
 from holdfast.store.contract import Store
 from holdfast.store.directory import Directory
@@ -190,18 +191,22 @@ class Restoring:
         make_directory(self._journal.parent, mode=0o700)
         make_directory(self._journal)
         lines = self._repository.segments(self._manifest)
-        for number, (_, entry) in enumerate(lines, 1):
-            place = self._journal / entry.segment
-            if place.exists() and place.stat().st_size == entry.size_bytes:
-                continue
-            if self._repository.has(entry.sha256, entry.size_bytes):
-                self._put(entry.sha256, place)
-            elif not self._manifest.lacks(number):
-                path = self._repository.object(entry.sha256)
-                raise BackupDamaged(path=path, problem=f"it is not there whole: the segment {entry.segment}")
         path = manifest_path(self._journal, self._manifest.description.node)
-        own = path.read_bytes().count(b"\n") if path.exists() else 0
-        if own < len(lines):
+        own = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        longer = len(own) > len(lines)
+        removed_to = present(map(parse, own) if longer else (entry for _, entry in lines)).removed_to
+        for number, (_, entry) in enumerate(lines, 1):
+            name, size_bytes, sha256 = entry.file
+            gone = entry.last_lsn <= removed_to if entry.change is None else entry.change.removed_to < removed_to
+            place = self._journal / name
+            if gone or (place.exists() and place.stat().st_size == size_bytes):
+                continue
+            if self._repository.has(sha256, size_bytes):
+                self._put(sha256, place)
+            elif not self._manifest.lacks(number):
+                lacking = self._repository.object(sha256)
+                raise BackupDamaged(path=lacking, problem=f"it is not there whole: the segment {name}")
+        if len(own) < len(lines):
             self._put(file.sha256, path)
 
     def _put(self, sha256: str, place: Path) -> None:

@@ -246,6 +246,19 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A segment is closed when its oldest record is this old, so that the lake is never further behind. At 60 s a day
     has at most 1,440 segments from one node."""
 
+    retention: Annotated[int, Duration(0, 10_000 * DAY)] = 0
+    """Segments that were written longer ago are removed; 0: they stay for ever. The manifest says up to where, so that
+    what is left is still proved. Segments that the tables of LAKE/tables lack stay, and those from the oldest message
+    that is live on: both are needed. Looked at once a minute."""
+
+    retention_bytes: Annotated[int, Size(0, 1024 * TIB)] = 0
+    """If the segments together are larger, the oldest are removed, as by `retention`; 0: however large they are. Tables
+    are not counted: `holdfast pipeline build --keep` bounds them."""
+
+    retention_force: Annotated[bool, Switch()] = False
+    """Remove also segments that are still needed. Tables that lack them must be rebuilt, and then have no more than is
+    left; of messages that were live then nothing is proved."""
+
     max_behind: Annotated[int, Count(1, 1_000_000_000_000)] = 10_000_000
     """`/readyz` says no while more rows than this wait for their export. They are in the store, which grows by them:
     10 million are about 2 GiB and, at 30,000 a second, five minutes in which the lake could not be written. While

@@ -663,6 +663,13 @@ class TablesDamaged(HoldfastError):
     code = "tables_damaged"
 
 
+class TablesIrreplaceable(HoldfastError):
+    """The tables would lack what they have now: journal.retention has removed the segments of node {node} up to lsn
+    {removed_to}. Nothing was deleted. To rebuild them from what is left, say --incomplete."""
+
+    code = "tables_irreplaceable"
+
+
 def all_errors() -> list[type[HoldfastError]]:
     """Every class of the tree, parents before children: the error reference in the docs is made from it."""
     found: list[type[HoldfastError]] = []

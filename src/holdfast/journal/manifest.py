@@ -3,9 +3,12 @@
     journal/_manifest-<node>.jsonl                                  one line for each segment, append-only
     journal/_tmp/                                                   segments being written
     journal/date=YYYY-MM-DD/<node>-<first lsn>-<last lsn>.parquet   finished segments
+    journal/_groups/<node>-<last lsn>.parquet                       what is left of segments that were removed
 
-A file is part of the journal when the manifest lists it, not when it exists. Nodes that share a lake have a manifest
-each. Names begin with `_` so that a reader that reads the directory as a table (Spark, pyarrow) ignores them.
+A file is part of the journal when the manifest lists it, not when it exists. A line is never changed: an entry without
+rows says that segments of lines before it were removed (`Change`); present.py says which are there. Nodes that share a
+lake have a manifest each. Names begin with `_` so that a reader that reads the directory as a table (Spark, pyarrow)
+ignores them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +32,33 @@ NO_ENTRY = "0" * 64
 """The hash in the first entry, which has no predecessor."""
 
 TAIL_BYTES = 1 << 16  # more than two lines, whatever they hold
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of segments that were written before: those up to an lsn were removed by `journal.retention`.
+
+    The entry that has it names no segment, and stands where the next row would be. Files are removed when it is
+    durable, and `segment` is there before."""
+
+    removed_to: int
+    """No segment that ends at or before this lsn is there any more."""
+    first_id: int
+    """No message with a lower id is part of the journal any more, though events of it may be."""
+    removed_bytes: int
+    """Of the files."""
+    segment: str
+    """The file with what is left of these segments: the events of groups that exist."""
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+class SegmentFile(NamedTuple):
+    """A file of the journal, relative to the manifest's directory."""
+
+    segment: str
+    size_bytes: int
+    sha256: str
 
 
 class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=False):
@@ -51,6 +82,14 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """If rows before this segment were never exported (the exporter was off): the first of them."""
     number: int = 0
     """Which line of the manifest this is, from 1; entries of before they were numbered have none."""
+    change: Change | None = None
+    """Instead of a segment."""
+
+    @property
+    def file(self) -> SegmentFile:
+        """The file that this entry names."""
+        one = self if self.change is None else self.change
+        return SegmentFile(one.segment, one.size_bytes, one.sha256)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -64,6 +103,11 @@ def segment_name(node: int, first_lsn: int, last_lsn: int) -> str:
     return f"{node:04d}-{first_lsn:019d}-{last_lsn:019d}.parquet"
 
 
+def groups_path(journal: Path, node: int, last_lsn: int) -> Path:
+    """What is left of the segments up to this lsn."""
+    return journal / "_groups" / f"{node:04d}-{last_lsn:019d}.parquet"
+
+
 def manifest_path(journal: Path, node: int) -> Path:
     return journal / f"_manifest-{node:04d}.jsonl"
 
@@ -71,6 +115,12 @@ def manifest_path(journal: Path, node: int) -> Path:
 def manifests(journal: Path) -> list[Path]:
     """The manifests of all nodes."""
     return sorted(journal.glob("_manifest-*.jsonl"))
+
+
+def last_lsn_of(path: Path) -> int:
+    """Of a segment, by its name."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[3]) if match else 0
 
 
 def segment_files(journal: Path, node: int | None = None) -> Iterator[tuple[int, Path]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.journal.generations import ends_generation
 from holdfast.journal.manifest import NO_ENTRY, SegmentEntry, manifests, parse, seal, segment_files
+from holdfast.journal.present import PresentSegments
 from holdfast.journal.segment import digest
 
 
@@ -54,6 +55,7 @@ def verify(directory: Path, *, hashes: bool = True, proved: Mapping[str, int] | 
             chain.follow(number, line)
         if rest:
             chain.report(Flaw.UNREADABLE, "the last line has no end", len(lines) + 1)
+        chain.check_files(path)
         problems += chain.problems
         named |= chain.named
     for _, file in segment_files(journal):
@@ -75,6 +77,7 @@ class _Chain:
         self._name = name
         self._head = NO_ENTRY
         self._last_lsn = 0
+        self._present = PresentSegments()
 
     def report(self, flaw: Flaw, detail: str, line: int) -> None:
         self.problems.append(Problem(flaw, self._name, detail, line))
@@ -86,15 +89,19 @@ class _Chain:
             entry = parse(line)
         except ValueError as error:
             self.report(Flaw.UNREADABLE, str(error), number)
+            self._present.skip()
             return
         if entry.previous != previous:
             self.report(Flaw.CHAIN, "it does not carry the hash of the line before", number)
         self._check_lsn(entry, number)
-        if entry.segment in self.named:
-            self.report(Flaw.DOUBLED, f"{entry.segment} is named twice", number)
-        self.named.add(entry.segment)
-        if number > self._proved:
-            self._check_file(entry, number)
+        self._present.add(entry)
+        if entry.change is None:
+            if entry.segment in self.named:
+                self.report(Flaw.DOUBLED, f"{entry.segment} is named twice", number)
+            self.named.add(entry.segment)
+        elif entry.change.removed_to > self._last_lsn:
+            problem = f"rows up to lsn {entry.change.removed_to} are removed, which no segment had"
+            self.report(Flaw.COUNT, problem, number)
 
     def _check_lsn(self, entry: SegmentEntry, number: int) -> None:
         if entry.rows != entry.last_lsn - entry.first_lsn + 1:
@@ -112,13 +119,35 @@ class _Chain:
             self.report(Flaw.DOUBLED, f"lsn {entry.first_lsn} to {last} are in an earlier segment too", number)
         self._last_lsn = max(self._last_lsn, entry.last_lsn)
 
-    def _check_file(self, entry: SegmentEntry, number: int) -> None:
-        path = self._journal / entry.segment
-        if not path.is_file():
-            self.report(Flaw.MISSING, f"{entry.segment} is not there", number)
-        elif self._hashes and not self._is_as_written(entry, path):
-            self.report(Flaw.CHANGED, f"{entry.segment} is not as it was written", number)
+    def check_files(self, manifest: Path) -> None:
+        """Check the files that are there now. Retention removes some meanwhile, and says so before."""
+        flawed = self._flawed(self._present)
+        if flawed:
+            lines = manifest.read_bytes().split(b"\n")[self._present.lines : -1]
+            try:
+                for line in lines:
+                    self._present.add(parse(line))
+            except ValueError:
+                pass  # the next check reports it
+            flawed = self._flawed(self._present)
+        self.problems += flawed
 
-    @staticmethod
-    def _is_as_written(entry: SegmentEntry, path: Path) -> bool:
-        return path.stat().st_size == entry.size_bytes and digest(path) == entry.sha256
+    def _flawed(self, present: PresentSegments) -> list[Problem]:
+        """What is wrong with files, of lines that are not `proved`."""
+        found: list[Problem] = []
+        for entry in [present.groups, *present.entries]:
+            if entry is None or (entry.number <= self._proved and entry.change is None):
+                continue
+            try:
+                as_written = self._is_as_written(entry, self._journal / entry.segment)
+            except FileNotFoundError:
+                found.append(Problem(Flaw.MISSING, self._name, f"{entry.segment} is not there", entry.number))
+                continue
+            if not as_written:
+                problem = f"{entry.segment} is not as it was written"
+                found.append(Problem(Flaw.CHANGED, self._name, problem, entry.number))
+        return found
+
+    def _is_as_written(self, entry: SegmentEntry, path: Path) -> bool:
+        size_bytes = path.stat().st_size
+        return not self._hashes or (size_bytes == entry.size_bytes and digest(path) == entry.sha256)

@@ -91,6 +91,7 @@ from holdfast.wire.stats import Latency as Latency
 from holdfast.wire.stats import Overview as Overview
 from holdfast.wire.stats import PartHealth as PartHealth
 from holdfast.wire.stats import QueueStats as QueueStats
+from holdfast.wire.stats import Readiness as Readiness
 from holdfast.wire.stats import Status as Status
 from holdfast.wire.stats import UnattendedGroup as UnattendedGroup
 from holdfast.wire.streams import StreamLine as StreamLine

@@ -98,6 +98,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
 
+class Readiness(Status, frozen=True, kw_only=True):
+    """Ready, and if not, why."""
+
+    lake_bytes: int | None = None
+    """How large the lake is, looked at every few minutes; null: it was not measured yet."""
+    lake_full_in_seconds: int | None = None
+    """When the lake's disk is full if it goes on filling as it has; null: it does not fill, or nobody can say yet."""
+
+
 class UnattendedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group that has a backlog and no consumer."""
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.broker.export.exporter import Exported, Exporter
+from holdfast.broker.export.retention import KEEP_ALL, RetentionPolicy
 from holdfast.broker.export.worker import InThread
 from holdfast.core import journal
 from holdfast.core.codecs import read_message
@@ -61,6 +62,7 @@ class Life:
         rows: int = 1_000_000,
         size_bytes: int = 1 << 30,
         throttle: Callable[[float], None] = _do_nothing,
+        retention: RetentionPolicy = KEEP_ALL,
     ) -> Exporter:
         exporter = Exporter(
             self.store,
@@ -69,6 +71,7 @@ class Life:
             rows,
             size_bytes,
             converter=InThread(),
+            retention=retention,
             throttle=throttle,
             clock=lambda: self.now,
             reached=reached,

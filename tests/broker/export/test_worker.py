@@ -329,7 +329,7 @@ async def test_beside_writers_the_exporter_works_part_of_the_time(
     monkeypatch.setattr(time, "sleep", slept.append)
     life = Life(tmp_path)
     open_engine: list[Engine | None] = [life.engine]
-    kept = ExportScheduler(Config(), life.store, lambda: open_engine[0], _nothing)
+    kept = ExportScheduler(Config(), life.store, lambda: open_engine[0], _nothing, lambda: life.now)
     life.enqueue()
     kept._throttle(0.01)  # somebody has written
     kept._throttle(0.01)  # nobody has

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 
 import httpx
@@ -127,12 +128,36 @@ async def test_many_queues_have_sums_only(http: httpx.AsyncClient, node: Node, t
 
 
 async def test_a_healthy_node_says_so(http: httpx.AsyncClient) -> None:
-    for path in ("/livez", "/readyz"):
-        answer = await http.get(path)
-        assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
+    answer = await http.get("/livez")
+    assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
+    answer = await http.get("/readyz")
+    lake = {"lake_bytes": answer.json()["lake_bytes"], "lake_full_in_seconds": None}
+    assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": [], **lake})
     health = (await http.get("/api/v1/health")).json()
     assert health["ok"] is True
-    assert {part["name"] for part in health["parts"]} == {"store", "disk", "loop", "journal", "webhooks"}
+    assert {part["name"] for part in health["parts"]} == {"store", "disk", "loop", "journal", "lake", "webhooks"}
+
+
+async def test_how_large_the_lake_is_and_when_its_disk_is_full_is_said(http: httpx.AsyncClient, node: Node) -> None:
+    await work_a_little(node)
+    await node.cell.export()
+    scheduler = node.cell.export_scheduler
+    await scheduler.look_after_lake()
+    assert scheduler.lake.journal_bytes > 0
+    found = samples((await http.get("/metrics")).text)
+    assert found["holdfast_lake_free_bytes"] == {(): scheduler.lake.free_bytes}
+    assert found["holdfast_lake_full_in_seconds"] == {(): math.inf}
+    assert found["holdfast_lake_removed_bytes_total"] == {(): 0}
+    assert found["holdfast_lake_retention_waiting"] == {(): 0}
+    size = await node.lake_meter.read()
+    assert size is not None
+    ready = (await http.get("/readyz")).json()
+    assert (ready["lake_bytes"], ready["lake_full_in_seconds"]) == (size.size_bytes, None)
+    scheduler.lake = scheduler.lake._replace(full_seconds=3600.4)
+    assert (await http.get("/readyz")).json()["lake_full_in_seconds"] == 3600
+    parts = {part["name"]: part for part in (await http.get("/api/v1/health")).json()["parts"]}
+    assert parts["lake"]["problem"] == "its disk will be full in 1 h if it goes on like this"
+    assert (await http.get("/readyz")).json()["ok"] is True
 
 
 async def test_how_far_the_lake_is_behind_is_said_and_nothing_is_lost_for_it(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -40,6 +40,8 @@ backlog waits in the store."""
 
 NICE_MAX = 19
 
+_Given = TypeVar("_Given")
+
 PIPE_BYTES = 1 << 20
 """The most that Linux allows an unprivileged user by default."""
 
@@ -58,10 +60,38 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     """Expected and found lsn, where they differ: the exporter must not continue."""
 
 
+class OldSegments(msgspec.Struct, frozen=True, kw_only=True):
+    """Segments that may be removed, the oldest first, and the file with what is left of those that were before."""
+
+    path: str
+    """Where to write what is left of them."""
+    groups: str | None
+    segments: list[tuple[str, str]]
+    """File and SHA-256."""
+    below_id: int | None
+    """A segment with events of this message, or of a later one, must stay; None: none must."""
+    keep_flawed: bool
+    """Whether one that is missing or changed must stay."""
+
+
+class GroupsLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of segments: the events of groups that exist."""
+
+    count: int
+    """How many segments may be removed."""
+    first_id: int = 0
+    """No message with this id or a higher one is in them."""
+    rows: int = 0
+    sha256: str = ""
+    flawed: str = ""
+    """Why the next one must stay, if because of what it is."""
+
+
 class ConversionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The response of the process: what it wrote, or why it failed."""
 
     converted: Converted | None = None
+    groups_left: GroupsLeft | None = None
     failure: tuple[int, str, str] | None = None
     """An error of the file system: number, text, path."""
     problem: str = ""
@@ -69,14 +99,19 @@ class ConversionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Converter(Protocol):
-    """Writes the rows of block ranges to the file `path`, synced."""
+    """Writes Parquet files, synced."""
 
-    def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted: ...
+    def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
+        """Write the rows of block ranges to the file `path`."""
+
+    def collect_groups(self, old: OldSegments) -> GroupsLeft:
+        """Write what is left of segments once they are removed."""
 
     def abandon(self) -> None:
         """From another thread: end a conversion that is under way, if possible."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what was started."""
 
 
 def consecutive_ranges(sequences: list[int]) -> Iterator[tuple[int, int]]:
@@ -105,12 +140,30 @@ class InProcess:
 
     def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
         """`block_ranges` must allow a second iteration, for which it is used if the process dies."""
+
+        def ask(process: IO[bytes]) -> None:
+            send(process, (str(path), node))
+            for block_range in block_ranges:
+                send(process, block_range)
+            send(process, None)
+
+        answer = self._answer(ask, path)
+        return _given(answer, answer.converted)
+
+    def collect_groups(self, old: OldSegments) -> GroupsLeft:
+        answer = self._answer(lambda process: send(process, old), Path(old.path))
+        return _given(answer, answer.groups_left)
+
+    def _answer(self, ask: Callable[[IO[bytes]], None], path: Path) -> ConversionResult:
         for attempt in range(1, TRIES + 1):
             process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
             hung = threading.Timer(self._seconds, process.kill)
             hung.start()
             try:
-                answer = self._answer(process, path, node, block_ranges)
+                ask(process.stdin)
+                return msgspec.msgpack.decode(receive(process.stdout), type=ConversionResult)
             except (BrokenPipeError, EOFError) as error:
                 late = hung.finished.is_set()
                 self._end()
@@ -123,22 +176,9 @@ class InProcess:
             except BaseException:
                 self._end()  # it waits for the rest of the segment
                 raise
-            else:
-                return _contents(answer)
             finally:
                 hung.cancel()
         raise AssertionError
-
-    def _answer(
-        self, process: subprocess.Popen[bytes], path: Path, node: int, block_ranges: Iterable[RawBlockRange]
-    ) -> ConversionResult:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        send(process.stdin, (str(path), node))
-        for block_range in block_ranges:
-            send(process.stdin, block_range)
-        send(process.stdin, None)
-        return msgspec.msgpack.decode(receive(process.stdout), type=ConversionResult)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -183,13 +223,13 @@ class InProcess:
         self._end()
 
 
-def _contents(answer: ConversionResult) -> Converted:
-    """What was written, or the error that kept it from being written."""
+def _given(answer: ConversionResult, given: _Given | None) -> _Given:
+    """What was asked for, or the error because of which there is none."""
     if answer.failure is not None:
         raise OSError(*answer.failure)
-    if answer.converted is None:
+    if given is None:
         raise ValueError(answer.problem)
-    return answer.converted
+    return given
 
 
 def _yield_processor(pid: int) -> None:

@@ -24,13 +24,14 @@ import structlog
 
 from holdfast.broker.export.conversion import Converted, Converter, consecutive_ranges
 from holdfast.broker.export.lake_room import LakeRoom
+from holdfast.broker.export.retention import KEEP_ALL, LakeRetention, Removed, RetentionPolicy, oldest_live
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.journal import Block
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.files import make_directory, sync_path
 from holdfast.journal.generations import ends_generation
-from holdfast.journal.manifest import SCHEMA, Manifest, SegmentEntry, manifest_path, segment_files, segment_name
+from holdfast.journal.manifest import SCHEMA, Change, Manifest, SegmentEntry, manifest_path, segment_files, segment_name
 from holdfast.journal.reader import BlockReader, RawBlockRange
 from holdfast.store.contract import Store
 from holdfast.units import DAY, format_instant
@@ -173,6 +174,7 @@ class Exporter:
         *,
         converter: Converter,
         room: LakeRoom | None = None,
+        retention: RetentionPolicy = KEEP_ALL,
         throttle: Callable[[float], None] = _no_throttle,
         clock: Callable[[], int] = _wall_clock,
         reached: Callable[[str], None] = _ignore_step,
@@ -195,6 +197,7 @@ class Exporter:
         self._exported_lsn = 0  # rows up to this one were deleted from the store
         self._needs_recovery = True  # the lake must be read before it is written
         self._plan = _Plan(0, 0)
+        self._retention = LakeRetention(directory, node, retention, converter, self._append_change, self._reached)
 
     @property
     def _reader(self) -> BlockReader:
@@ -270,9 +273,9 @@ class Exporter:
         last = self._manifest.last
         if last is None:
             return
-        path = self.journal / last.segment
+        path = self.journal / last.file.segment
         size_bytes = path.stat().st_size if path.exists() else None
-        if size_bytes != last.size_bytes:
+        if size_bytes != last.file.size_bytes:
             log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
 
     def abandon(self) -> None:
@@ -512,6 +515,54 @@ class Exporter:
             if not position.last_lsn:
                 sync_path(self.journal)  # the manifest itself is new
             self._reached("entry synced")
+        self._needs_recovery = False
+        return entry
+
+    def remove_old(self, shards: list[int]) -> Removed:
+        """Remove what `journal.retention` leaves no place for. `shards`: the partitions whose queues keep a journal."""
+        if self._needs_recovery:
+            self.recover(self._exported_lsn)
+        if self._manifest.last is None:
+            return Removed()
+
+        def oldest() -> int | None:
+            with self._store.reader() as reader:
+                return oldest_live(reader, shards)
+
+        with self._lake_errors():
+            try:
+                self._retention.follow()
+                return self._retention.remove(self._clock(), oldest)
+            except ValueError as error:
+                raise LakeDamaged(path=self._manifest.path, problem=str(error)) from error
+
+    @property
+    def journal_bytes(self) -> int:
+        """Of the segments that are in the lake, when `remove_old` last looked."""
+        return self._retention.size_bytes
+
+    def _append_change(self, change: Change) -> SegmentEntry:
+        """Write an entry that says what became of segments, durably. It stands where the next row would be."""
+        position = self.position
+        self._needs_recovery = True
+        with self._lake_errors():
+            entry = SegmentEntry(
+                segment="",
+                rows=0,
+                size_bytes=0,
+                first_lsn=position.last_lsn + 1,
+                last_lsn=position.last_lsn,
+                first_block=position.last_block + 1,
+                last_block=position.last_block,
+                sha256="",
+                previous=position.head,
+                schema=SCHEMA,
+                written_at=format_instant(self._clock()),
+                number=position.length + 1,
+                change=change,
+            )
+            self._manifest.append(entry)
+            self._manifest.sync()
         self._needs_recovery = False
         return entry
 

@@ -8,10 +8,12 @@ the store.
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -19,7 +21,10 @@ from holdfast import threads
 from holdfast.broker.export.conversion import Converter, InProcess
 from holdfast.broker.export.exporter import Exported, Exporter
 from holdfast.broker.export.lake_room import LakeRoom
+from holdfast.broker.export.retention import Removed, RetentionPolicy
+from holdfast.broker.lookout.disk_forecast import DiskForecast
 from holdfast.config import Config
+from holdfast.core.queue import JournalMode
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, LakeDamaged, LakeFull, LakeUnavailable
 from holdfast.store.contract import Store
@@ -35,7 +40,23 @@ THROTTLE_MAX_SECONDS = 0.1
 IDLE_SECONDS = (
     10.0  # without an export, after which the process that converts is ended: it has more memory than the node
 )
+LOOK_SECONDS = 60.0  # between looks at the lake: how large it is, and what is too old
 LEAVE_SECONDS = 2.0  # for the thread to notice that the export was abandoned, before it counts as hung in the system
+
+
+class LakeState(NamedTuple):
+    """What a look at the lake found."""
+
+    journal_bytes: int = 0
+    """Of its segments."""
+    free_bytes: int = 0
+    """On its disk."""
+    full_seconds: float = math.inf
+    """When that is full, if it goes on filling as it has."""
+    removed_bytes: int = 0
+    """Of segments that `journal.retention` removed, since the node began."""
+    waits_for: str = ""
+    """Why segments that are old enough are not removed."""
 
 
 class ExportScheduler:
@@ -47,7 +68,9 @@ class ExportScheduler:
         store: Store,
         engine: Callable[[], Engine | None],
         durable: Callable[[], Awaitable[None]],
+        clock: Callable[[], int],
     ) -> None:
+        self._clock = clock
         self._settings = config.journal
         self._store = store
         self._engine = engine
@@ -60,8 +83,14 @@ class ExportScheduler:
             self._settings.segment_bytes,
             converter=self._converter(),
             room=LakeRoom(store, config.node.data_dir, config.lake_dir, config.store.write_buffer_bytes),
+            retention=RetentionPolicy(
+                self._settings.retention, self._settings.retention_bytes, self._settings.retention_force
+            ),
             throttle=self._throttle,
         )
+        self._lake = config.lake_dir
+        self._forecast = DiskForecast()
+        self.lake = LakeState()
         self._seen_writes = 0
         self._worker: threads.WorkerThread  # from `start` on
         self._under_way: Future[Any] | None = None
@@ -178,6 +207,52 @@ class ExportScheduler:
                 self.failed, self._waits = "", False
                 self.check_due()
 
+    async def keep_lake(self) -> None:
+        """Look after the lake every minute, for as long as the node runs."""
+        while self._settings.enabled:
+            try:
+                await self.look_after_lake()
+            except Exception as error:
+                expected = isinstance(error, (HoldfastError, OSError))
+                log.error("the lake cannot be looked after", error=str(error), exc_info=None if expected else error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look_after_lake(self) -> None:
+        """Remove segments that are too old, and measure what is left."""
+        more = True
+        while more:
+            async with self._lock:  # an export comes between two steps
+                self._cancel_idle_timer()
+                try:
+                    more = await self._run(self._look, self._journalled())
+                finally:
+                    self._arm_idle_timer()
+
+    def _journalled(self) -> list[int] | None:
+        """The partitions of queues that keep a journal; None: the store is away."""
+        engine = self._engine()
+        if engine is None:
+            return None
+        queues = [queue for queue in engine.queues.values() if queue.config.journal is not JournalMode.OFF]
+        return [shard.number for queue in queues for shard in queue.shards]
+
+    def _look(self, shards: list[int] | None) -> bool:
+        """On the thread that exports. Returns whether there is more to remove."""
+        removed = self._exporter.remove_old(shards) if shards is not None else Removed()
+        before, disk = self.lake, os.statvfs(self._lake)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        self._forecast.add(self._clock(), free_bytes)
+        if removed.waits_for and removed.waits_for != before.waits_for:
+            log.warning("old segments stay", waits_for=removed.waits_for)
+        self.lake = LakeState(
+            journal_bytes=self._exporter.journal_bytes,
+            free_bytes=free_bytes,
+            full_seconds=self._forecast.seconds_left(0),
+            removed_bytes=before.removed_bytes + removed.size_bytes,
+            waits_for=removed.waits_for,
+        )
+        return removed.more
+
     async def export(self) -> None:
         """Export everything that is in the journal now."""
         async with self._lock:
@@ -222,7 +297,7 @@ class ExportScheduler:
             return await self._run(self._exporter.export, after, True)
         return await self._run(self._exporter.drop, after)
 
-    async def _run(self, function: Callable[..., _Result], *args: int | bool) -> _Result:
+    async def _run(self, function: Callable[..., _Result], *args: int | list[int] | None) -> _Result:
         under_way = self._under_way = self._worker.submit(function, *args)
         return await asyncio.wrap_future(under_way)
 

@@ -12,7 +12,16 @@ from typing import IO
 import msgspec
 import pyarrow as pa
 
-from holdfast.broker.export.conversion import ConversionResult, Converted, consecutive_ranges, receive, send
+from holdfast.broker.export.conversion import (
+    ConversionResult,
+    Converted,
+    GroupsLeft,
+    OldSegments,
+    consecutive_ranges,
+    receive,
+    send,
+)
+from holdfast.broker.export.groups_left import collect_groups
 from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.core.journal import decoded, read_block
 from holdfast.files import sync_path
@@ -46,6 +55,9 @@ class InThread:
             ],
             holes=contents.holes,
         )
+
+    def collect_groups(self, old: OldSegments) -> GroupsLeft:
+        return collect_groups(old)
 
     def abandon(self) -> None:
         """Nothing to end: the ranges raise if the export was abandoned."""
@@ -107,15 +119,20 @@ def main() -> None:
 
 
 def _convert_next(source: IO[bytes], sink: IO[bytes]) -> None:
-    path, node = msgspec.msgpack.decode(receive(source), type=tuple[str, int])
+    request = msgspec.msgpack.decode(receive(source), type=tuple[str, int] | OldSegments)
     block_ranges = _PipedRanges(source)
+    path = request.path if isinstance(request, OldSegments) else request[0]
     try:
-        answer = ConversionResult(converted=InThread().convert(Path(path), node, block_ranges))
+        if isinstance(request, OldSegments):
+            answer = ConversionResult(groups_left=collect_groups(request))
+        else:
+            answer = ConversionResult(converted=InThread().convert(Path(path), request[1], block_ranges))
     except OSError as error:
         answer = ConversionResult(failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path)))
     except (ValueError, OverflowError) as error:
         answer = ConversionResult(problem=str(error))
-    block_ranges.finish()
+    if not isinstance(request, OldSegments):
+        block_ranges.finish()
     send(sink, answer)
 
 

@@ -49,13 +49,13 @@ class LakeMeter:
         self._measured_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    async def read(self) -> LakeSize | None:
+    async def read(self, wait_seconds: float = FIRST_SECONDS) -> LakeSize | None:
         """What was found last, some minutes ago at most; None: nothing yet."""
         loop = asyncio.get_running_loop()
         if self._task is None and (self._size is None or loop.time() - self._measured_at >= VALID_SECONDS):
             self._task = loop.create_task(self._measure())
         if self._size is None and self._task is not None:
-            await asyncio.wait({self._task}, timeout=FIRST_SECONDS)
+            await asyncio.wait({self._task}, timeout=wait_seconds)
         return self._size
 
     async def _measure(self) -> None:

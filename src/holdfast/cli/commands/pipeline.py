@@ -69,6 +69,9 @@ for command in (history, report, triage, redrive, runs, load, replay, what_if, d
     "--compact/--no-compact", default=True, help="Compact small files when there are many.", show_default=True
 )
 @click.option("--rebuild", is_flag=True, help="Delete the tables and rebuild them from the journal.")
+@click.option(
+    "--incomplete", is_flag=True, help="With --rebuild, although journal.retention has removed segments they were of."
+)
 @spark_options
 @output_format
 def build(
@@ -79,6 +82,7 @@ def build(
     retention: str,
     compact: bool,
     rebuild: bool,
+    incomplete: bool,
     output: str,
     **job_options: Any,
 ) -> None:
@@ -101,6 +105,8 @@ def build(
         builder = Builder(job.lake, job.spark, job.stages, wanted, job.progress)
         with job.lake.lock():
             if rebuild:
+                if not incomplete:
+                    job.lake.check_complete()
                 job.lake.forget_tables()
             if follow:
                 for number in (signal.SIGINT, signal.SIGTERM):
@@ -298,6 +304,9 @@ def _show_proof(proof: Proof) -> None:
     what = f"{plural(proof.events, 'event')} in {plural(proof.segments, 'segment')}"
     for node, lsn in proof.continued_from.items():
         what += f", up to lsn {lsn:,} of node {node} proved earlier"
+    for node, lsn in proof.removed_to.items():
+        if lsn > proof.continued_from.get(node, 0):
+            what += f", those of node {node} up to lsn {lsn:,} removed by journal.retention"
     if proof.good:
         against = (
             "and the broker agrees" if proof.against_broker else "not compared with the broker (--live, --data-dir)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from holdfast import __version__, wire
@@ -26,23 +27,34 @@ async def live(request: Request) -> Response:
     """Report whether the process works: it does unless it must be restarted (503)."""
     broken = request.node.cell.broken
     problems = ["the log says why"] if broken is not None and broken.done() else []
-    return _status(problems)
+    return _status(wire.Status(ok=not problems, problems=problems))
 
 
-@ROUTES("GET", "/readyz", Right.ANONYMOUS, gives=wire.Status, always_served=True)
+@ROUTES("GET", "/readyz", Right.ANONYMOUS, gives=wire.Readiness, always_served=True)
 async def ready(request: Request) -> Response:
     """Report whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
 
     Syncs the store, at most once a second for all callers. Names the parts that are not ready; `/api/v1/health` says
-    what is wrong with them.
+    what is wrong with them. Also says how large the lake is, and when its disk will be full.
     """
     parts = await request.node.health.components()
     problems = [part.name for part in parts if not part.ready]
-    return _status(["shutting down", *problems] if request.api.closing else problems)
+    if request.api.closing:
+        problems.insert(0, "shutting down")
+    size = await request.node.lake_meter.read(wait_seconds=0)
+    full_seconds = request.node.cell.export_scheduler.lake.full_seconds
+    return _status(
+        wire.Readiness(
+            ok=not problems,
+            problems=problems,
+            lake_bytes=size.size_bytes if size is not None else None,
+            lake_full_in_seconds=round(full_seconds) if full_seconds < math.inf else None,
+        )
+    )
 
 
-def _status(problems: list[str]) -> Response:
-    return response(wire.Status(ok=not problems, problems=problems), 503 if problems else 200)
+def _status(status: wire.Status) -> Response:
+    return response(status, 200 if status.ok else 503)
 
 
 @ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)

@@ -85,6 +85,12 @@ OF_NODE = {
     "sync_times": MetricSpec("commit_sync_seconds", "gauge", "How long a sync of the store took."),
     "batch_rows": MetricSpec("commit_batch_rows", "gauge", "Journal rows in one batch."),
     "journal": MetricSpec("journal_behind_rows", "gauge", "Journal rows that are not in the lake yet."),
+    "lake_free": MetricSpec("lake_free_bytes", "gauge", "Bytes left on the lake's disk."),
+    "lake_full": MetricSpec(
+        "lake_full_in_seconds", "gauge", "When that disk is full if it goes on filling like this; infinite if not."
+    ),
+    "lake_removed": MetricSpec("lake_removed_bytes", "counter", "Segments that journal.retention removed."),
+    "lake_stays": MetricSpec("lake_retention_waiting", "gauge", "1 while segments stay that are old enough to go."),
     "store": MetricSpec("store_up", "gauge", "1 while the store takes writes."),
     "cache_bytes": MetricSpec("cache_bytes", "gauge", "Memory that a cache or buffer takes.", "cache"),
     "cache_limit": MetricSpec("cache_limit_bytes", "gauge", "Memory that it may take.", "cache"),
@@ -412,6 +418,14 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
     lake = await node.lake_meter.read()
     if lake is not None:
         node_metrics |= {"lake_bytes": lake.size_bytes, "lake_segments": lake.segments}
+    if api.config.journal.enabled:
+        state = node.cell.export_scheduler.lake
+        node_metrics |= {
+            "lake_free": state.free_bytes,
+            "lake_full": state.full_seconds,
+            "lake_removed": state.removed_bytes,
+            "lake_stays": bool(state.waits_for),
+        }
     whole = WholeServer(
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),

@@ -36,6 +36,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.errors import SegmentUnusable, TablesDamaged
+from holdfast.journal.built import write_built
 from holdfast.pipeline.build import (
     dead_letter_task,
     dead_letters,
@@ -119,6 +120,7 @@ class Build:
             shutil.rmtree(self._scratch_dir, ignore_errors=True)
 
     def _run(self, segments: dict[int, list[Segment]]) -> Built:
+        segments = self._buildable(segments)
         nodes = list(segments)
         todo = 0
         while True:
@@ -126,6 +128,7 @@ class Build:
             batch = self._next(segments, cursors)
             self.built.cursor = cursors["messages"]
             if not batch:
+                write_built(self._lake.tables_dir, cursors["messages"])
                 return self.built
             todo = todo or sum(segment.rows for segment in after(segments, cursors["messages"]))
             self._batch(batch, cursors)
@@ -134,6 +137,18 @@ class Build:
             self.built.events += sum(segment.rows for segment in batch)
             if self._progress is not None:
                 self._progress(self.built.events, todo)
+
+    def _buildable(self, segments: dict[int, list[Segment]]) -> dict[int, list[Segment]]:
+        """The segments to build from. What is left of removed ones is built into new tables only: others have it."""
+        cursor = self._lake.cursors(list(segments))["messages"]
+        found: dict[int, list[Segment]] = {}
+        for node, chain in segments.items():
+            at, removed = cursor.get(node, 0), chain[0].removed if chain else None
+            if removed is not None and 0 < at < removed.removed_to:
+                problem = f"they have node {node} up to lsn {at}, and segments up to {removed.removed_to} were removed"
+                raise TablesDamaged(path=self._lake.tables_dir, problem=f"{problem}: build --rebuild --incomplete")
+            found[node] = [segment for segment in chain if segment.removed is None or (segment.rows and not at)]
+        return found
 
     def _next(self, segments: dict[int, list[Segment]], cursors: dict[str, Cursor]) -> list[Segment]:
         """The next batch: the one that was interrupted, or the next segments."""
@@ -426,9 +441,11 @@ def _link(segment: Segment, place: Path) -> Path:
 
 
 def _expected(segment: Segment, linked: list[Path]) -> tuple[str, int, int, str | None]:
-    """What the manifest says of a segment; of one that is in the table already, its hash was checked."""
+    """What the manifest says of a segment; of one that is in the table already, its hash was checked. What is left of
+    removed segments has some rows up to the last."""
     entry = segment.entry
-    return entry.segment, entry.first_lsn, entry.last_lsn, entry.sha256 if linked else None
+    first_lsn = entry.first_lsn if segment.removed is None else 0
+    return entry.segment, first_lsn, entry.last_lsn, entry.sha256 if linked else None
 
 
 def _queue_keys(rows: pa.Table) -> set[tuple[str | None, ...]]:

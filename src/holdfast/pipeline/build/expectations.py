@@ -33,7 +33,7 @@ Ints = np.ndarray[Any, Any]
 
 def failing(rows: pa.Table, first_lsn: int, last_lsn: int) -> dict[str, Ints]:
     """By expectation, the numbers of the rows that fail it. Columns without values may be missing. A segment with too
-    few rows fails with its last row."""
+    few rows fails with its last row. `first_lsn` 0: it has some of the rows up to the last."""
     count = rows.num_rows
     found: dict[str, Ints] = {}
     empty = np.zeros(count, bool)
@@ -45,8 +45,8 @@ def failing(rows: pa.Table, first_lsn: int, last_lsn: int) -> dict[str, Ints]:
     found["filled"] = np.flatnonzero(empty)
     if "lsn" in rows.column_names:
         lsn = pc.fill_null(rows["lsn"], -1).to_numpy()
-        wrong = lsn != first_lsn + np.arange(count)
-        if count and count != last_lsn - first_lsn + 1:
+        wrong = lsn != first_lsn + np.arange(count) if first_lsn else np.diff(lsn, prepend=0) <= 0
+        if first_lsn and count and count != last_lsn - first_lsn + 1:
             wrong[-1] = True
         found["in_order"] = np.flatnonzero(wrong & ~empty)
     if "event" in rows.column_names:

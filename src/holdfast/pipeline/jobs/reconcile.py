@@ -13,6 +13,10 @@ are open after a step are carried into the next, all others only as sums. With a
 sealed (checkpoint.py), and the next proof continues from there: it reads neither the segments before nor their hashes,
 but the manifest's chain from its first line.
 
+Where `journal.retention` has removed segments the proof begins after them: with the groups that existed then, and with
+the first message that was enqueued since. What happens to older messages is not looked at: when the segments went they
+had ended, or they are counted as `unproved` (`retention_force`).
+
 Without a snapshot of the broker the third part is omitted, and what the store remembers is not compared: the result
 says so.
 
@@ -106,7 +110,8 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     before: int = 0
     """Not for the group, as the event of its creation proves: they were gone before, or it began after them."""
     unproved: int = 0
-    """Neither received nor touched by a group that is older than its events: nothing says whether they were for it."""
+    """Neither received nor touched by a group that is older than its events: nothing says whether they were for it. And
+    live ones that are older than what `journal.retention` left."""
     broken: int = 0
 
 
@@ -123,6 +128,8 @@ class Proof(msgspec.Struct, kw_only=True):
     against_broker: bool = False
     continued_from: dict[int, int] = {}
     """By node, the lsn of the checkpoint: what is before it was proved earlier."""
+    removed_to: dict[int, int] = {}
+    """By node, the lsn up to which `journal.retention` removed segments."""
     sealed: bool = False
     """Whether the next proof can continue after this one's segments."""
 
@@ -189,6 +196,8 @@ class _Reconciliation:
         self._flagged: list[str] = []  # files of messages that are named already
         self._proved: dict[int, tuple[int, int]] = {}  # by node, entries of the manifest and the last lsn
         self._highest: dict[int, int] = {}  # by node, the highest id that was enqueued
+        self._first_ids: dict[int, int] = {}  # by node, the lowest id that is not older than the journal
+        self._older: dict[_Place, int] = {}  # live deliveries of messages that are older than the journal
         self._cut: list[Segment] = []  # a segment that the snapshot is in the middle of
         self._proof = Proof(chain=[])
 
@@ -198,7 +207,7 @@ class _Reconciliation:
 
     def prove(self, checkpoints: CheckpointFile | None, since: Checkpoint | None) -> Proof:
         proof, stages = self._proof, self._stages
-        if checkpoints is not None and since is not None:
+        if checkpoints is not None and since is not None and not self._removed_since(since):
             self._continue(checkpoints, since)
         with stages.stage("check manifests"):
             segments = self._chain()
@@ -228,6 +237,16 @@ class _Reconciliation:
         for node, position in since.positions.items():
             path = manifest_path(self._lake.path / "journal", node)
             proof.chain += _differing(path, position.entries, position.head, "the checkpoint")
+
+    def _removed_since(self, since: Checkpoint) -> bool:
+        """Whether segments were removed that are after the checkpoint: then it does not reach what is left."""
+        return any(
+            chain[0].removed is not None
+            and node in since.positions
+            and since.positions[node].last_lsn < chain[0].removed.removed_to
+            for node, chain in self._lake.segments().items()
+            if chain
+        )
 
     def _seal(self, checkpoints: CheckpointFile) -> None:
         proof = self._proof
@@ -260,6 +279,15 @@ class _Reconciliation:
         proved = {manifest_path(journal, node).name: entries for node, (entries, _) in self._proved.items()}
         proof.chain += [str(problem) for problem in verify(self._lake.path, hashes=False, proved=proved)]
         found: dict[Path, Segment] = {}
+        for node, chain in segments.items():
+            gone = chain[0].removed if chain else None
+            if gone is None:
+                continue
+            if snapshot is not None and node == snapshot.node and snapshot.last_lsn < gone.removed_to:
+                problem = "is of a moment whose segments journal.retention has removed: take another"
+                raise InvalidArgument(field="--snapshot", problem=problem)
+            self._first_ids[node] = gone.first_id
+            proof.removed_to[node] = gone.removed_to
         for segment in after(segments, proof.last_lsn):
             limit = snapshot.last_lsn if snapshot is not None and segment.node == snapshot.node else LAST_LSN
             if segment.entry.first_lsn > limit:
@@ -297,8 +325,7 @@ class _Reconciliation:
         proof.segments += len(segments)
         proof.events += sum(one["rows"] for one in shuffle_files)
         for segment in segments:
-            entries, _ = self._proved.get(segment.node, (0, 0))
-            self._proved[segment.node] = entries + 1, segment.entry.last_lsn
+            self._proved[segment.node] = segment.entry.number, segment.entry.last_lsn
 
     def _end(self) -> None:
         """What is open after the last segment against the broker, with the rows of the journal that were in its store.
@@ -320,8 +347,9 @@ class _Reconciliation:
                 self._check_tail(rest, task)
                 tails.append(rest)
                 proof.last_lsn[snapshot.node] = snapshot.last_lsn
-                task = {"live": str(directory / "live.parquet")}
+                task = {"live": str(directory / "live.parquet"), "first_id": self._first_ids.get(snapshot.node, 0)}
                 live = self._run("sorting live deliveries", reconcile_task.sort_live, [task])[0]
+                self._older = {(namespace, queue, group): count for namespace, queue, group, count in live["older"]}
             found = self._checked(tails, live, last=True)
             self._add(found)
             self._check_suspects(tails, {node: lsn for node, (_, lsn) in self._proved.items()})
@@ -339,7 +367,8 @@ class _Reconciliation:
         return found
 
     def _bounds(self) -> Task:
-        return {"highest": list(self._highest.items()), "named_max": NAMED_MAX}
+        first_ids = list(self._first_ids.items())
+        return {"highest": list(self._highest.items()), "first_ids": first_ids, "named_max": NAMED_MAX}
 
     def _check_tail(self, tail: TaskResult, task: Task) -> None:
         proof = self._proof
@@ -451,7 +480,7 @@ class _Reconciliation:
         for one in found:
             for namespace, queue, group, count in one["live"]:
                 lively[namespace, queue, group] = lively.get((namespace, queue, group), 0) + count
-        keys = sorted({*rows, *lively}, key=lambda key: tuple(part or "" for part in key))
+        keys = sorted({*rows, *lively, *self._older}, key=lambda key: tuple(part or "" for part in key))
         stored = {key[:2]: totals[0] for key, totals in rows.items() if key[2] is None}
         bad = self._bad
         return [
@@ -488,7 +517,7 @@ class _Reconciliation:
             live=alive,
             group_removed=removed,
             before=before,
-            unproved=unproved,
+            unproved=unproved + self._older.get(key, 0),
             broken=broken,
         )
 

@@ -41,9 +41,10 @@ _ENQUEUED, _LEASED, _RECEIVED, _FIRST_END = 1, 2, 3, 4
 
 def sort_events(task: dict[str, Any]) -> dict[str, Any]:
     """Sort the rows of `segments` after the lsn `after` and up to `upto` into a shuffle file in `place`. Returns also
-    the events of groups, and by node the highest id that was enqueued. A segment that is not as the manifest has it, or
-    cannot be read, is reported as a problem. Ids only grow: those that are enqueued although they are not above
-    `highest`, which earlier steps have seen, are `suspects`."""
+    the events of groups, and by node the highest id that was enqueued. Events of messages before a node's `first_ids`
+    are left out. A segment that is not as the manifest has it, or cannot be read, is reported as a problem. Ids only
+    grow: those that are enqueued although they are not above `highest`, which earlier steps have seen, are
+    `suspects`."""
     problems: list[str] = []
     suspects: list[int] = []
     before, highest = dict(task["highest"]), dict(task["highest"])
@@ -67,6 +68,9 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
         if (table["message_id"].to_numpy() == 0).any():
             groups += _group_changes(path, task["after"], task["upto"])
             table = table.filter(pc.not_equal(table["message_id"], 0)).combine_chunks()
+        for node, first_id in task["first_ids"]:
+            older = pc.and_(pc.equal(table["node"], node), pc.less(table["message_id"], first_id))
+            table = table.filter(pc.invert(older)).combine_chunks()
         if table.num_rows:
             tables.append(table.select(COLUMNS))
             new = table.filter(pc.equal(table["event"], "enqueued"))
@@ -91,9 +95,23 @@ def _group_changes(segment: str, after: int, upto: int) -> list[dict[str, Any]]:
 
 
 def sort_live(task: dict[str, Any]) -> dict[str, Any]:
-    """The same for the deliveries that are live in the broker."""
+    """The same for the deliveries that are live in the broker. Of messages before `first_id` only how many there are:
+    `older`."""
     table = _missing(read_segment(task["live"], LIVE, LIVE_CODED), LIVE, LIVE_CODED)
-    return write_shuffle_file(table, task["place"]) if table.num_rows else {"shuffle_file": None, "sample": []}
+    is_older = pc.less(table["message_id"], task["first_id"])
+    older = _counted(table.filter(is_older))
+    table = table.filter(pc.invert(is_older)).combine_chunks()
+    found = {"shuffle_file": None, "sample": [], "older": older}
+    return {**found, **write_shuffle_file(table, task["place"])} if table.num_rows else found
+
+
+def _counted(live: pa.Table) -> list[list[Any]]:
+    """Live deliveries by namespace, queue and group."""
+    if not len(live):
+        return []
+    names = ["namespace", "queue", "group"]
+    counted = live.select(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
+    return [list(row.values()) for row in counted.select([*names, "count_all"]).to_pylist()]
 
 
 def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
@@ -368,11 +386,7 @@ class _RangeCheck:
         ]
 
     def live_counts(self) -> list[list[Any]]:
-        if not len(self._live):
-            return []
-        names = ["namespace", "queue", "group"]
-        counted = self._live.select(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
-        return [list(row.values()) for row in counted.select([*names, "count_all"]).to_pylist()]
+        return _counted(self._live)
 
 
 class _Names:

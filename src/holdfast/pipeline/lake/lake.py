@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import InvalidArgument, LakeBusy, TablesDamaged
+from holdfast.errors import InvalidArgument, LakeBusy, TablesDamaged, TablesIrreplaceable
 from holdfast.files import local_path, make_directory
 from holdfast.pipeline.lake.delta import LakeTable
 from holdfast.pipeline.lake.quarantine import Quarantine
@@ -84,8 +84,16 @@ class Lake:
     def cursors(self, nodes: list[int]) -> dict[str, Cursor]:
         return {table.spec.name: table.cursor(nodes) for table in self.tables}
 
+    def check_complete(self) -> None:
+        """Refuse to build the tables anew from a journal that lacks what they are made of."""
+        for node, chain in self.segments().items():
+            removed = chain[0].removed if chain else None
+            if removed is not None:
+                raise TablesIrreplaceable(node=node, removed_to=removed.removed_to)
+
     def forget_tables(self) -> None:
         """Delete all tables, to rebuild them. The journal stays."""
+        (self.tables_dir / "_built.json").unlink(missing_ok=True)
         for name in (*TABLES, QUARANTINE.name):
             shutil.rmtree(self.tables_dir / name, ignore_errors=True)
 

@@ -10,14 +10,16 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import LakeNotFound, SegmentUnusable
-from holdfast.journal.manifest import SegmentEntry, manifests, parse
+from holdfast.journal.manifest import Change, SegmentEntry, manifests, parse
+from holdfast.journal.present import present
 
 Cursor = dict[int, int]
 """A table's position: by node, the last lsn that is in it."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A segment of the journal: its path, and its entry in the manifest."""
+    """A segment of the journal: its path, and its entry in the manifest. Where segments were removed by
+    `journal.retention`, the first one of a node is what is left of them."""
 
     node: int
     path: Path
@@ -26,6 +28,11 @@ class Segment(msgspec.Struct, frozen=True):
     @property
     def rows(self) -> int:
         return self.entry.rows
+
+    @property
+    def removed(self) -> Change | None:
+        """What was removed, if it is what is left."""
+        return self.entry.change
 
 
 def journal_of(lake: Path) -> Path:
@@ -42,8 +49,9 @@ def read_manifests(lake: Path) -> dict[int, list[Segment]]:
     found: dict[int, list[Segment]] = {}
     for path in manifests(journal):
         node = int(path.stem.rpartition("-")[2])
-        entries = [_parsed(path, line) for line in path.read_bytes().split(b"\n")[:-1]]
-        found[node] = [Segment(node, journal / entry.segment, entry) for entry in entries]
+        there = present(_parsed(path, line) for line in path.read_bytes().split(b"\n")[:-1])
+        groups = [there.groups] if there.groups is not None else []
+        found[node] = [Segment(node, journal / entry.segment, entry) for entry in [*groups, *there.entries]]
     return found
 
 
