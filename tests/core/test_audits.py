@@ -12,6 +12,7 @@ from holdfast.core.audits import (
     UNDONE_PROPERTY,
     Audited,
     audit_key,
+    moved,
     redriven,
     restore_dead_letter,
 )
@@ -65,3 +66,10 @@ def test_a_dead_letter_is_restored_as_it_was() -> None:
     assert draft.extra.properties == (*MINE, (ORIGINAL_PROPERTY, "first"), (UNDONE_PROPERTY, "3"))
     changed = restore_dead_letter(message, Audited(3, 9, "tasks", properties=(("own", "2"),), payload=b"own"))
     assert (changed.payload, changed.extra.properties) == (b"own", (("own", "2"), (UNDONE_PROPERTY, "3")))
+
+
+@pytest.mark.parametrize(("expires_at", "ttl"), [(1_000, 600), (300, 1), (0, -1)])
+def test_a_message_that_is_moved_keeps_its_time_and_what_is_left_of_its_life(expires_at: int, ttl: int) -> None:
+    """What has expired is not immortal then."""
+    draft = moved("tasks", Message(9, 1, 5, 100, 500, expires_at, Extra(), b"payload"), 400)
+    assert (draft.payload, draft.deliver_at, draft.ttl) == (b"payload", 500, ttl)

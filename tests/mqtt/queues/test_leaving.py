@@ -62,6 +62,17 @@ async def test_who_vanishes_with_its_session_has_failed(server: Server) -> None:
     assert server.group("jobs", "g").failures == {"disconnect": 1}
 
 
+async def test_whom_an_administrator_ends_is_told_and_may_come_again(server: Server) -> None:
+    client = await consumer(server, clean=False, expiry_s=600)
+    assert server.node.subscriptions.disconnect(JOBS, "g-1", "g", "for maintenance") == 1
+    told = await client.closed()
+    assert told is not None
+    assert (told.reason_code, told.properties.reason_string) == (0x98, "for maintenance")
+    again = await consumer(server)
+    await enqueue(server, b"one")
+    assert (await again.delivery()).payload == b"one"
+
+
 async def test_what_was_never_sent_has_not_failed(server: Server) -> None:
     await server.create("other")
     client = await server.client("g-1", window=1)
