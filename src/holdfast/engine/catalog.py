@@ -121,6 +121,11 @@ class Queue:
         return len(self.shards)
 
     @property
+    def shard_numbers(self) -> list[int]:
+        """Under which its partitions are stored and journalled."""
+        return [shard.number for shard in self.shards]
+
+    @property
     def lacking(self) -> int:
         """Partitions that its configuration has and that are not added yet."""
         return self.config.partitions - len(self.shards)

@@ -234,7 +234,7 @@ class ExportScheduler:
         if engine is None:
             return None
         queues = [queue for queue in engine.queues.values() if queue.config.journal is not JournalMode.OFF]
-        return [shard.number for queue in queues for shard in queue.shards]
+        return [number for queue in queues for number in queue.shard_numbers]
 
     def _look(self, shards: list[int] | None) -> bool:
         """On the thread that exports. Returns whether there is more to remove."""
