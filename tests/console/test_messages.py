@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from grpc_tools import protoc
 
 from holdfast import wire
 from holdfast.console.payloads import NODES_MAX, show
+from holdfast.console.protobuf_types import NoProtobuf, ProtobufTypes, named_by
 from holdfast.console.snippets import SHOWN_BYTES_MAX, snippets
 from tests.console.accessibility import check_accessible
-from tests.console.rig import Served, Window, csrf
+from tests.console.rig import Served, Window, config_with, csrf, serving
 
 ORDERS = ("default", "shop/orders")
 MAILS = ("default", "dlq/shop/mails")
@@ -214,6 +217,71 @@ def test_a_command_that_is_copied_quotes_what_the_message_has() -> None:
     compile(found["Python"], "snippet", "exec")
     message.text = "x" * (SHOWN_BYTES_MAX + 1)
     assert snippets("http://h", "q", message) == []
+
+
+PROTO = """
+syntax = "proto3";
+package shop;
+message Order {
+  int64 number = 1; repeated Line lines = 2; map<string, string> tags = 3;
+  message Note { string text = 1; }
+}
+message Line { string sku = 1; }
+"""
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> Path:
+    """A file of descriptors, as protoc writes it."""
+    (tmp_path / "shop.proto").write_text(PROTO)
+    file = tmp_path / "shop.desc"
+    arguments = ["protoc", f"-I{tmp_path}", "--include_imports", f"--descriptor_set_out={file}", "shop.proto"]
+    assert protoc.main(arguments) == 0
+    return file
+
+
+ORDER = b"\x08\x2a\x12\x05\x0a\x03A-1\x1a\x06\x0a\x01k\x12\x01v"
+
+
+def test_protobuf_is_read_with_the_descriptors_that_are_given(descriptors: Path) -> None:
+    types = ProtobufTypes(descriptors)
+    assert types.names() == ["shop.Line", "shop.Order", "shop.Order.Note"]
+    expected = {"number": "42", "lines": [{"sku": "A-1"}], "tags": {"k": "v"}}
+    assert types.values(ORDER, "shop.Order") == expected
+    for payload, name in ((b"\xff", "shop.Order"), (ORDER, "shop.Nothing"), (ORDER, "")):
+        with pytest.raises(NoProtobuf):
+            types.values(payload, name)
+    descriptors.write_bytes(b"no descriptors, and longer")
+    with pytest.raises(NoProtobuf, match="cannot be read"):
+        types.names()
+    descriptors.unlink()
+    with pytest.raises(NoProtobuf, match="cannot be read"):
+        types.names()
+    assert named_by('application/x-protobuf; charset=x; messageType="shop.Order"') == "shop.Order"
+
+
+async def test_a_message_is_shown_as_the_protobuf_that_it_is(tmp_path: Path, descriptors: Path) -> None:
+    async with (
+        serving(config_with(tmp_path, descriptors=descriptors)) as served,
+        served.client() as client,
+        served.http() as http,
+    ):
+        named = await client.send("orders", ORDER, content_type="application/x-protobuf; proto=shop.Order")
+        bare = await client.send("orders", ORDER, content_type="application/x-protobuf")
+        page = (await http.get(f"/queues/orders/messages/{named.id}")).text
+        for text in ("A-1", ">number<", 'aria-current="true">Protobuf', "shop.Line"):
+            assert text in page.replace("&#34;", ""), text
+        page = (await http.get(f"/queues/orders/messages/{bare.id}")).text
+        assert "choose the message" in page
+        assert "A-1" in (await http.get(f"/queues/orders/messages/{bare.id}?as=protobuf&type=shop.Order")).text
+
+
+async def test_without_descriptors_there_is_no_such_view(shop: Served) -> None:
+    message_id = await first_id(shop, ORDERS)
+    async with shop.http() as http:
+        page = await http.get(f"/queues/shop%2Forders/messages/{message_id}?as=protobuf")
+    assert page.status_code == 200
+    assert "Protobuf" not in page.text
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------

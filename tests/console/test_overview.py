@@ -145,3 +145,59 @@ async def test_a_session_that_ends_ends_its_live_pages(guarded: Served) -> None:
         assert await anext(lines) == "event: parts"
         guarded.console.sessions.close(http.cookies["holdfast_session"])
         assert 'data: "signed out"' in [line async for line in lines]
+
+
+async def test_times_are_shown_here_or_in_utc(browser: Browser, shop: Served) -> None:
+    context = await browser.new_context(base_url=shop.url, timezone_id="Asia/Kolkata", locale="en-GB")
+    try:
+        page = await context.new_page()
+        await page.goto("/")
+        time = page.locator(".head time")
+        here, title = await time.inner_text(), await time.get_attribute("title")
+        assert "UTC" not in here
+        assert (title or "").endswith("UTC")
+        await page.click("[data-zone-switch]")
+        assert (await time.inner_text(), await time.get_attribute("title")) == (title, here)
+        assert (await page.inner_text("[data-zone-switch]")).startswith("UTC")
+        await page.reload()
+        assert await time.inner_text() == title
+    finally:
+        await context.close()
+
+
+async def test_the_console_works_far_away_and_on_a_slow_machine(view: Window, shop: Served) -> None:
+    """Pages, live updates and actions with 200 ms of latency and a CPU that is six times slower."""
+    page = view.page
+    session = await view.context.new_cdp_session(page)
+    slow = {"offline": False, "latency": 200, "downloadThroughput": 500_000, "uploadThroughput": 500_000}
+    await session.send("Network.enable")
+    await session.send("Network.emulateNetworkConditions", slow)
+    await session.send("Emulation.setCPUThrottlingRate", {"rate": 6})
+    await page.goto("/")
+    await page.wait_for_selector("html[data-updated]")
+    await page.wait_for_selector(".plot canvas")
+    await page.keyboard.press("g")
+    await page.keyboard.press("q")
+    await page.wait_for_url("**/queues")
+    await page.fill("main input[name=find]", "nightly")
+    await page.wait_for_function("() => document.querySelectorAll('#rows tr').length === 1")
+    await page.get_by_role("link", name="reports/nightly").click()
+    await page.get_by_role("button", name="Resume").click()
+    await page.get_by_role("button", name="Pause").click()
+    await page.get_by_text("The queue is paused").wait_for()
+    assert shop.node.queues.get(("default", "reports/nightly")).config.paused
+
+
+async def test_a_page_says_so_when_the_server_does_not_answer_and_goes_on_when_it_does(
+    view: Window, shop: Served
+) -> None:
+    page = view.page
+    await page.goto("/")
+    await page.wait_for_selector("html[data-updated]")
+    await view.context.set_offline(True)
+    await page.evaluate("stopLive(); goLive()")
+    await page.wait_for_function("() => document.querySelector('#offline').innerText.includes('does not answer')")
+    await view.context.set_offline(False)
+    await page.wait_for_function("() => document.querySelector('#offline').hidden")
+    view.complaints.clear()  # the browser says that it could not connect
+    assert shop.console.live >= 1

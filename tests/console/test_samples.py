@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.config.console_settings import ConsoleSettings
 from holdfast.console import samples as files
-from holdfast.console.samples import FIELDS, LENGTH, STEP, Ring, Samples, SeriesName
+from holdfast.console.samples import FIELDS, LENGTH, RANGES, STEP, Ring, Samples, SeriesName
 from tests.console.rig import Served, config_with, serving
 from tests.waiting import until
 
@@ -130,3 +130,12 @@ def _known(served: Served, name: SeriesName) -> dict[str, list[float]]:
 async def _sampled(served: Served) -> None:
     """Until the queue counts as active, a second after something happened in it."""
     await until(lambda: served.node.cell._rate_sampler.active)
+
+
+def test_how_often_something_happened_is_the_sum_of_its_rates() -> None:
+    kept = Samples(10)
+    step = RANGES["24h"]
+    for slot in range(5):
+        kept.add(NAME, (SLOT + slot) * step, {"dead": 1.0})
+    assert kept.count([NAME, ("default", "none")], "dead", "24h", (SLOT + 4) * step) == 5 * 360
+    assert kept.count([NAME], "dead", "24h", (SLOT + LENGTH + 3) * step) == 360

@@ -41,3 +41,8 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     reports: Annotated[Path, Location()] = Path("reports")
     """Where the pipeline's HTML reports are that the page *Lake* shows, relative to `journal.directory`: write them
     with `holdfast pipeline report --html`. Who may look at the server (`node`) sees them."""
+
+    descriptors: Annotated[Path | None, Location(optional=True)] = None
+    """A file of protobuf descriptors, with which the console shows payloads: what `protoc --include_imports
+    --descriptor_set_out=FILE` writes. A message's type is that in its content type (`application/x-protobuf;
+    proto=shop.Order`), or chosen on its page. Needs the package `protobuf`. A change is seen without a restart."""

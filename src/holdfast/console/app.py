@@ -26,6 +26,7 @@ from holdfast.console.assets import Assets
 from holdfast.console.caller import ApiProblem, Caller, html, link, problem_of, read_fields, see_other
 from holdfast.console.page import Page
 from holdfast.console.pages import PAGES
+from holdfast.console.protobuf_types import ProtobufTypes
 from holdfast.console.redrives import PacedRedrives
 from holdfast.console.refusals import FORGED, READ_ONLY, PageRefused
 from holdfast.console.sampler import Sampler
@@ -63,6 +64,7 @@ class Console:
         self.sessions = Sessions(config.console, gate.valid, node.clock)
         self.sampler = Sampler(node, config.console.sampled_queues)
         self.redrives = PacedRedrives()
+        self.protobuf_types = ProtobufTypes(config.console.descriptors)
         self.live = 0  # pages that are being updated
         self._secret = secrets.token_bytes(32)
         self.routes = Routes("Console", described=False)

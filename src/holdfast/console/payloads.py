@@ -1,11 +1,14 @@
-"""A payload as people read it: JSON and MessagePack as a tree that folds, text, or bytes in hex."""
+"""A payload as people read it: JSON, MessagePack and protobuf as a tree that folds, text, or bytes in hex."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from markupsafe import Markup
+
+from holdfast.console.protobuf_types import NoProtobuf, is_protobuf
 
 SHOWN_BYTES_MAX: Final = 256 << 10
 """Of a payload on a page; the whole of it can be downloaded."""
@@ -16,7 +19,11 @@ OPEN_NODES: Final = 200
 
 DEPTH_MAX: Final = 60
 HEX_BYTES_MAX: Final = 4_096
-VIEWS: Final = ("json", "text", "hex", "msgpack")
+VIEWS: Final = ("json", "text", "hex", "msgpack", "protobuf")
+
+
+Protobuf = Callable[[bytes], object]
+"""The fields of a payload; raises NoProtobuf."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -27,19 +34,23 @@ class Shown(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def show(payload: bytes, content_type: str | None, view: str = "") -> Shown:
-    """The payload in a view, or in the one that fits it."""
+def show(payload: bytes, content_type: str | None, view: str = "", protobuf: Protobuf | None = None) -> Shown:
+    """The payload in a view, or in the one that fits it. `protobuf` reads it as a message, if there are descriptors."""
     chosen = view if view in VIEWS else _fitting(payload, content_type)
-    if len(payload) > SHOWN_BYTES_MAX and chosen in ("json", "msgpack"):
+    if not view and protobuf is not None and is_protobuf(content_type):
+        chosen = "protobuf"
+    if len(payload) > SHOWN_BYTES_MAX and chosen in ("json", "msgpack", "protobuf"):
         return Shown("hex", _hex(payload), "It is too large to be shown as a tree; download it.")
     try:
         if chosen == "json":
             return Shown("json", _Tree().html(msgspec.json.decode(payload)))
         if chosen == "msgpack":
             return Shown("msgpack", _Tree().html(msgspec.msgpack.decode(payload)))
+        if chosen == "protobuf" and protobuf is not None:
+            return Shown("protobuf", _Tree().html(protobuf(payload)))
         if chosen == "text":
             return Shown("text", _text(payload.decode()[:SHOWN_BYTES_MAX]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NoProtobuf) as error:
         return Shown("hex", _hex(payload), f"It cannot be shown as {chosen}: {error}")
     return Shown("hex", _hex(payload))
 

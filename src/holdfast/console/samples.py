@@ -136,6 +136,16 @@ class Samples:
     def drop(self, name: SeriesName) -> None:
         self.series.pop(name, None)
 
+    def count(self, names: Iterable[SeriesName], field: str, time_range: str, now: int) -> int:
+        """How often something happened in a range of time, of which there are rates."""
+        found = 0.0
+        for name in names:
+            series = self.series.get(name)
+            if series is not None:
+                rates = series.rings[time_range].at(now)[field]
+                found += sum(rate for rate in rates if not math.isnan(rate))
+        return round(found * RANGES[time_range] / SECOND)
+
     def plot(self, names: Iterable[SeriesName], time_range: str, now: int) -> dict[str, list[float | None]]:
         """Times and values for a plot: sums over these series, of times the greatest; None where there is nothing."""
         total: dict[str, list[float]] = {field: [NAN] * LENGTH for field in FIELDS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +16,7 @@ from holdfast.console.drafts import draft_of, number_of
 from holdfast.console.page import Pages
 from holdfast.console.pages.queue import api_of
 from holdfast.console.payloads import VIEWS, show
+from holdfast.console.protobuf_types import NoProtobuf, ProtobufTypes, named_by
 from holdfast.console.refusals import PageRefused
 from holdfast.console.snippets import snippets
 from holdfast.http_api.server.response import Header, Response
@@ -124,7 +127,13 @@ async def show_one(caller: Caller) -> Response:
         if error.problem.code != "message_not_found":
             raise
         return caller.page("message_gone.html", name=name, message_id=message_id)
-    shown = show(message.body(), message.content_type, caller.query("as"))
+    types = caller.console.protobuf_types
+    names = await asyncio.to_thread(_protobuf_names, types)
+    kind = caller.query("type") or named_by(message.content_type)
+    if not kind and len(names) == 1:
+        kind = names[0]
+    protobuf = partial(types.values, name=kind) if types.given else None
+    shown = show(message.body(), message.content_type, caller.query("as"), protobuf)
     waits = all(delivery.state in ("ready", "scheduled") for delivery in message.deliveries)
     return caller.page(
         "message.html",
@@ -132,11 +141,20 @@ async def show_one(caller: Caller) -> Response:
         message=message,
         size_bytes=len(message.body()),
         shown=shown,
-        views=VIEWS,
+        views=[view for view in VIEWS if view != "protobuf" or types.given],
+        types=names,
+        type=kind,
         waits=waits,
         snippets=snippets(_url(caller), name, message),
         problem="",
     )
+
+
+def _protobuf_names(types: ProtobufTypes) -> list[str]:
+    try:
+        return types.names() if types.given else []
+    except NoProtobuf:  # the view says why
+        return []
 
 
 def _url(caller: Caller) -> str:

@@ -37,6 +37,8 @@ class Glance(msgspec.Struct, frozen=True):
     """Only for who may see the server itself."""
     concerns: list[Concern]
     busiest: list[QueueStats]
+    dead_today: int
+    """Messages that died in the last 24 hours, as the samples tell."""
 
 
 async def glance(caller: Caller) -> Glance:
@@ -50,7 +52,8 @@ async def glance(caller: Caller) -> Glance:
         text = "It cannot take all work now. Ask who administers it."
         concerns.insert(0, Concern("bad", "The server has a problem", text, "/"))
     busiest = await caller.request.api.on_thread(lambda: nsmallest(BUSIEST, stats, key=_idleness))
-    return Glance(overview, parts, concerns, [queue for queue in busiest if caller.may("admin", queue.name)])
+    shown = [queue for queue in busiest if caller.may("admin", queue.name)]
+    return Glance(overview, parts, concerns, shown, samples.count(_visible(caller), "dead", "24h", now))
 
 
 def _idleness(queue: QueueStats) -> tuple[float, int, str]:

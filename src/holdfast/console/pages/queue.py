@@ -101,6 +101,7 @@ async def partitions(caller: Caller) -> Response:
     page = await caller.get(wire.MessagePage, api_of(caller, "messages", limit=KEYS_LOOKED_AT, encoding="base64"))
     return caller.page(
         "_queue_partitions.html",
+        name=name[1],
         bounds=bounds,
         served=served,
         keys=_blocking(page.messages),

@@ -12,15 +12,19 @@ function remember(key, value) {
   return "";
 }
 
-// --- times: in the reader's time zone, with UTC when pointed at ----------------------------------------------------
-const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+// --- times: in the reader's time zone or in UTC, as chosen; the other when pointed at -------------------------------
+let utc = remember("holdfast-zone") === "utc";
+const clockOf = (timeZone) => new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", timeZone });
+const clocks = { local: clockOf(undefined), utc: clockOf("UTC") };
+const timeOf = (at, inUtc) => inUtc ? clocks.utc.format(at) + " UTC" : clocks.local.format(at);
 function localTimes(root) {
   for (const time of $$("time[datetime]", root)) {
     const at = new Date(time.dateTime);
     if (isNaN(at)) continue;
-    time.title = time.dateTime + " (UTC)";
-    time.textContent = clock.format(at);
+    time.title = timeOf(at, !utc);
+    time.textContent = timeOf(at, utc);
   }
+  for (const place of $$("[data-zone-switch]", root)) place.firstChild.textContent = utc ? "UTC" : "Local";
 }
 
 // --- live parts ----------------------------------------------------------------------------------------------------
@@ -95,6 +99,7 @@ async function drawPlots() {
 }
 function axisTime(at, range) {
   const options = range === "7d" ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  if (utc) options.timeZone = "UTC";
   return new Intl.DateTimeFormat(undefined, options).format(new Date(at * 1000));
 }
 function drawPlot(place, data, range) {
@@ -113,7 +118,7 @@ function drawPlot(place, data, range) {
     scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, unit ? 1 : 10) * 1.05] } },
     axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((at) => axisTime(at, range)) }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => short(tick, "")) }],
     series: [
-      { value: (_, at) => at === null ? "–" : clock.format(new Date(at * 1000)) , label: "at" },
+      { value: (_, at) => at === null ? "–" : timeOf(new Date(at * 1000), utc), label: "at" },
       ...fields.map((field, index) => ({
         label: NAMES[field], stroke: token("--plot-" + (index + 1)), width: 1.75, points: { show: false }, spanGaps: false,
         fill: fields.length === 1 ? token("--plot-1") + "22" : undefined, value: (_, value) => short(value, unit),
@@ -201,6 +206,12 @@ document.addEventListener("click", async (event) => {
     document.documentElement.dataset.theme = dark ? "light" : "dark";
     remember("holdfast-theme", document.documentElement.dataset.theme);
     drawPlots();
+  }
+  if (event.target.closest("[data-zone-switch]")) {
+    utc = !utc;
+    remember("holdfast-zone", utc ? "utc" : "local");
+    localTimes(document);
+    for (const { plot } of drawn.values()) plot.redraw(false, true);
   }
   if (event.target.closest("[data-help]")) { event.preventDefault(); showHelp(); }
   const copy = event.target.closest("[data-copy]");
