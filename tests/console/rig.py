@@ -176,7 +176,7 @@ class Window:
             await self.page.set_viewport_size({"width": width, "height": height})
             for scheme in ("light", "dark"):
                 await self.page.emulate_media(color_scheme=scheme)
-                await self.page.evaluate("drawPlots()")
+                await self.page.evaluate("typeof drawPlots === 'function' && drawPlots()")
                 await self.page.wait_for_timeout(150)
                 await self.page.screenshot(path=Path(folder) / f"{name}-{size}-{scheme}.png", full_page=True)
         await self.page.set_viewport_size({"width": 1440, "height": 900})

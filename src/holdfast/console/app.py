@@ -167,6 +167,12 @@ class Console:
         if caller.read_only and request.endpoint.path != "/logout":
             raise READ_ONLY
 
+    @property
+    def head(self) -> str:
+        """See `Pages`."""
+        styles, icon, theme = map(self.assets.url, ("tokens.css", "icon.svg", "theme.js"))
+        return f'<link rel=icon href="{icon}"><link rel=stylesheet href="{styles}"><script src="{theme}"></script>'
+
     # --- failures ---------------------------------------------------------------------------------------------------
 
     def not_found(self, request: Request, error: HoldfastError) -> Response | None:

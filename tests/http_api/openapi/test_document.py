@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -30,8 +31,9 @@ from holdfast.config.settings import LimitSettings
 from holdfast.errors import all_errors
 from holdfast.http_api import HttpFront
 from holdfast.http_api.openapi.document import document
+from holdfast.http_api.openapi.examples import BODIES, body_of, path_of
 from holdfast.http_api.server.app import ROUTES
-from holdfast.http_api.server.routes import Right
+from holdfast.http_api.server.routes import Endpoint, Right
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
 from tests.waiting import PATIENCE_SECONDS
@@ -49,10 +51,48 @@ async def test_the_description_has_every_endpoint(http: httpx.AsyncClient) -> No
 async def test_the_page_needs_nothing_from_outside_and_has_every_endpoint_and_error(http: httpx.AsyncClient) -> None:
     answer = await http.get("/docs")
     page = answer.text
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not any(mark in page for mark in ("http://", "https://", "src=", "<script", "@import", "url("))
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
+    assert not any(mark in page for mark in ("http://", "https://", "src=", "@import", "url("))
     assert [endpoint.path for endpoint in ENDPOINTS if f"<code>{endpoint.path}</code>" not in page] == []
     assert [error.code for error in all_errors() if f"id='error-{error.code}'" not in page] == []
+
+
+def test_every_body_has_an_example_that_is_one() -> None:
+    missing = [endpoint.path for endpoint in ENDPOINTS if endpoint.body is not None and not _has_example(endpoint)]
+    assert missing == []
+    for endpoint in ENDPOINTS:
+        if endpoint.body is not None:
+            msgspec.json.decode(msgspec.json.encode(body_of(endpoint)), type=endpoint.body)
+        assert "{" not in path_of(endpoint)
+
+
+def _has_example(endpoint: Endpoint) -> bool:
+    return getattr(endpoint.body, "__name__", "list") in BODIES
+
+
+async def test_the_server_takes_the_examples(http: httpx.AsyncClient) -> None:
+    """Those that need nothing but what the ones before have made."""
+    by_name = {(endpoint.method, endpoint.path): endpoint for endpoint in ENDPOINTS}
+    for method, path, status in (
+        ("POST", "/api/v1/queues", 201),
+        ("PUT", "/api/v1/queues/{name}/config", 200),
+        ("PUT", "/api/v1/queues/{name}/groups/{group}", 200),
+        ("POST", "/api/v1/queues/{name}/messages", 200),
+        ("POST", "/api/v1/queues/{name}/import", 200),
+        ("POST", "/api/v1/queues/{name}/leases", 200),
+        ("POST", "/api/v1/queues/{name}/dlq/redrive", 202),
+        ("POST", "/api/v1/transactions/{transaction}/stage", 200),
+        ("POST", "/api/v1/transactions/{transaction}/publish", 200),
+        ("PUT", "/api/v1/schedules/{name}", 200),
+        ("PUT", "/api/v1/quotas/{namespace}", 200),
+        ("POST", "/enqueue", 200),
+        ("POST", "/v1/queue/stats", 200),
+    ):
+        endpoint = by_name[method, path]
+        answer = await http.request(method, path_of(endpoint), json=body_of(endpoint))
+        assert answer.status_code == status, (path, answer.text)
 
 
 def test_every_endpoint_says_what_it_is_for_and_every_field_has_a_type() -> None:

@@ -45,7 +45,7 @@ from holdfast.http_api.endpoints import (
     workers,
     workflow_state,
 )
-from holdfast.http_api.openapi import document as openapi
+from holdfast.http_api.openapi import document, page
 from holdfast.http_api.server.access import (
     authorize,
     check_browser,
@@ -83,7 +83,8 @@ ROUTES: tuple[Routes, ...] = (
     metrics.ROUTES,
     snapshots.ROUTES,
     backups.ROUTES,
-    openapi.ROUTES,
+    document.ROUTES,
+    page.ROUTES,
 )
 
 ANONYMOUS = Principal(name="", namespace="", method="anonymous")
@@ -100,6 +101,10 @@ class Pages(Protocol):
 
     @property
     def routes(self) -> Routes: ...
+
+    @property
+    def head(self) -> str:
+        """What a page of the API's has in its head to look like these: styles, as HTML."""
 
     def not_found(self, request: Request, error: HoldfastError) -> Response | None:
         """The page for an address that leads nowhere; None if the caller is none who reads pages."""
