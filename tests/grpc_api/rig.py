@@ -89,8 +89,10 @@ async def serving(config: Config, gate: Gate | None = None) -> AsyncIterator[Grp
 
 
 @asynccontextmanager
-async def calling(front: GrpcFront) -> AsyncIterator[Api]:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{front.address[1]}") as channel:
+async def calling(front: GrpcFront, *, own: bool = False) -> AsyncIterator[Api]:
+    """`own`: by a connection that no other client has. Those of one process share theirs."""
+    options = [("grpc.use_local_subchannel_pool", int(own))]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{front.address[1]}", options=options) as channel:
         yield Api(channel)
 
 

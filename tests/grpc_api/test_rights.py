@@ -20,7 +20,7 @@ from holdfast.auth import tls
 from holdfast.config import AuditSettings, LimitSettings, TlsSettings
 from holdfast.config.grpc_settings import GrpcSettings
 from holdfast.errors import AddressUnavailable, ExposureRefused, InvalidConfig, all_errors
-from holdfast.grpc_api import GrpcFront
+from holdfast.grpc_api import GrpcFront, arrivals
 from holdfast.grpc_api.credentials import server_credentials
 from holdfast.grpc_api.front import METHODS
 from holdfast.grpc_api.generated import queue_pb2 as pb
@@ -178,6 +178,65 @@ async def test_quotas_hold(api: Api, guarded: GrpcFront) -> None:
     results = await asyncio.gather(*[send() for _ in range(20)], return_exceptions=True)
     refusals = {error.code() for error in results if isinstance(error, grpc.aio.AioRpcError)}
     assert refusals == {EXHAUSTED}
+
+
+async def test_connections_are_counted_and_are_free_again(api: Api, guarded: GrpcFront) -> None:
+    quotas = guarded.node.cell.quotas
+    quotas.set_own("small", {Quota.CONNECTIONS: 1})
+    small = bearer("produce:#", "consume:#", namespace="small")
+    subscribe = pb.ConsumeRequest(subscribe=pb.Subscribe(queue="one"))
+    call = api.Consume(metadata=small)
+    await call.write(subscribe)
+    await call.read()
+    await api.Enqueue(pb.EnqueueRequest(queue="one", messages=drafts(b"1")), metadata=small)  # by the same connection
+    assert quotas.held(Quota.CONNECTIONS, "small") == 1
+    async with calling(guarded, own=True) as other:
+        async with refused("quota_exceeded", EXHAUSTED):
+            await other.Enqueue(pb.EnqueueRequest(queue="one", messages=drafts(b"1")), metadata=small)
+        call.cancel()
+        await until(lambda: quotas.held(Quota.CONNECTIONS, "small") == 0)
+        await other.Enqueue(pb.EnqueueRequest(queue="one", messages=drafts(b"1")), metadata=small)
+    assert quotas.held(Quota.CONNECTIONS, "small") == 0
+
+
+async def test_more_connections_than_allowed_are_closed(tmp_path: Path) -> None:
+    limits = GrpcSettings(listen="127.0.0.1:0", max_connections=1)
+    async with serving(config_for(tmp_path, grpc=limits)) as front, calling(front, own=True) as api:
+        await api.ListQueues(pb.ListQueuesRequest())
+        async with calling(front, own=True) as other:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await other.ListQueues(pb.ListQueuesRequest())
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await api.ListQueues(pb.ListQueuesRequest())
+
+
+@pytest.mark.parametrize("method", ["/holdfast.v1.QueueService/Enqueue", "/grpc.health.v1.Health/Check"])
+async def test_requests_that_do_not_arrive_may_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Each could have all but a byte of its message in memory. The oldest makes room, and not a caller that has few."""
+    monkeypatch.setattr(arrivals, "SLOW_SECONDS", 0.0)
+    limits = GrpcSettings(listen="127.0.0.1:0", max_request_bytes=1 << 20, max_buffered_bytes=4 << 20)
+    config = config_for(tmp_path, grpc=limits, auth=settings(token_secret=SECRET))
+    async with serving(config) as front, grpc.aio.insecure_channel(f"127.0.0.1:{front.address[1]}") as channel:
+        opened: Any = channel.stream_stream(method)
+        slow = front.slow_strangers if "Health" in method else front.slow_arrivals
+        few = opened(metadata=bearer("produce:#", subject="few"))
+        await until(lambda: len(slow) == 1)
+        many = []
+        for number in range(2, 5):
+            many.append(opened(metadata=bearer("produce:#", subject="many")))
+            await until(lambda number=number: len(slow) == number)  # type: ignore[misc]
+        many.append(opened(metadata=bearer("produce:#", subject="many")))
+        # To strangers nobody is known: the oldest of all goes.
+        first, rest = (few, many) if "Health" in method else (many[0], [few, *many[1:]])
+        async with refused("overloaded", grpc.StatusCode.UNAVAILABLE):
+            await first.read()
+        assert len(slow) == 4
+        assert not any(call.done() for call in rest)
+        for call in rest:
+            call.cancel()
+        await until(lambda: len(slow) == 0)
 
 
 async def test_a_stream_ends_with_the_credential_of_its_caller(api: Api, guarded: GrpcFront, tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_buffered_bytes: Annotated[int, Size(KIB, 64 * GIB)] = 256 * MIB
     """Requests and batches that were received and are being worked on, over all calls. Past it a request is refused as
-    `overloaded`, and a stream is not read any further."""
+    `overloaded`, and a stream is not read any further.
+
+    As many requests as fit, of max_request_bytes, may take longer than a second to arrive; past that the oldest is
+    refused, of the caller that has most. How much has arrived of the batch of a stream is not known: at worst each
+    stream of clients who mean harm holds max_request_bytes, which quotas.long_polls bounds for a namespace."""
+
+    max_connections: Annotated[int, Count(1, 1_000_000)] = 10_000
+    """Connections at the same time. Further ones are closed. Those without calls end after a minute."""
 
     max_calls: Annotated[int, Count(1, 1_000_000)] = 1_000
     """Calls at the same time, not counting those that wait or stream. Past it a call is refused as `overloaded`."""

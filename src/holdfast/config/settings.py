@@ -515,7 +515,8 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     MiB; a fifth of limits.max_waiters."""
 
     connections: Annotated[int, Count(0, 1_000_000)] = 5_000
-    """Connections of MQTT and HTTP clients that have shown who they are: half of what each front takes."""
+    """Connections of MQTT and HTTP clients that have shown who they are, and those of gRPC clients with calls: half of
+    what each front takes."""
 
     sessions: Annotated[int, Count(0, 10_000_000)] = 50_000
     """MQTT sessions, of connected clients and of those that are away: half of mqtt.max_sessions."""

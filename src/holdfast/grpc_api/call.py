@@ -116,6 +116,11 @@ class GrpcCall:
         return self._peer
 
     @property
+    def connection(self) -> str:
+        """The connection that it came by: address and port of its other end."""
+        return self._context.peer()
+
+    @property
     def correlation_id(self) -> str | None:
         """What the caller sent, to be kept with its messages."""
         found = self.metadata.get(CORRELATION)
@@ -164,9 +169,11 @@ class GrpcCall:
         if patient:
             raw = await self._context.read()
         else:
+            slow = self.front.slow_strangers if self.method.open else self.front.slow_arrivals
             try:
-                async with asyncio.timeout(self.front.settings.body_timeout / SECOND):
-                    raw = await self._context.read()
+                with slow.awaiting(self.principal):
+                    async with asyncio.timeout(self.front.settings.body_timeout / SECOND):
+                        raw = await self._context.read()
             except TimeoutError:
                 raise MalformedRequest(problem="it has not arrived in time (grpc.body_timeout)") from None
         if not isinstance(raw, bytes):

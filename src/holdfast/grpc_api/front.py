@@ -21,6 +21,7 @@ from holdfast.config import Config
 from holdfast.config.kinds import split_address
 from holdfast.errors import AddressUnavailable, Forbidden, HoldfastError, Overloaded, RateLimited, ShuttingDown
 from holdfast.grpc_api import admin, dead_letters, messages, standard
+from holdfast.grpc_api.arrivals import STRANGERS_MAX, Connections, SlowArrivals
 from holdfast.grpc_api.call import Context, GrpcCall
 from holdfast.grpc_api.consuming import CONSUMING, Consumer
 from holdfast.grpc_api.credentials import server_credentials
@@ -38,6 +39,9 @@ OPEN_CALLS_MAX: Final = 100
 """Calls at the same time that need no credential (health, reflection): strangers get no more."""
 
 HANDSHAKE_MS: Final = 10_000
+IDLE_MS: Final = 60_000
+"""Connections without calls are closed; clients open another when they need one."""
+
 KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
 CONNECTION_STREAMS_MAX: Final = 1_000
@@ -71,6 +75,9 @@ class GrpcFront:
         self.closing = False
         self.consumers: dict[tuple[GroupName, str], Consumer] = {}
         self.long_requests = LongRequests(gate, node.cell.quotas)
+        self.slow_arrivals = SlowArrivals(max(self.settings.max_buffered_bytes // self.settings.max_request_bytes, 1))
+        self.slow_strangers = SlowArrivals(STRANGERS_MAX)
+        self._connections = Connections(node.cell.quotas)
         self.batcher = EnqueueBatcher(node, PROTOCOL)
         self._rates = gate.request_rates(node.cell.quotas)
         self._config = config
@@ -101,6 +108,8 @@ class GrpcFront:
                 ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_concurrent_streams", CONNECTION_STREAMS_MAX),
+                ("grpc.max_allowed_incoming_connections", settings.max_connections),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
@@ -214,6 +223,11 @@ class GrpcFront:
         await call.identify()
         self.check_open()
         self.take_rate(call.principal)
+        with self._connections.used(call.connection, call.principal):
+            await self._serve_caller(call)
+
+    async def _serve_caller(self, call: GrpcCall) -> None:
+        method = call.method
         if self.calls > self.settings.max_calls:
             raise Overloaded(waiting=self.calls)
         if method.right is not None:
