@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from holdfast.auth import tls
 from holdfast.config import AuditSettings, LimitSettings, TlsSettings
 from holdfast.config.grpc_settings import GrpcSettings
+from holdfast.core.commands import Draft
+from holdfast.core.records import Extra, Origin
 from holdfast.errors import AddressUnavailable, ExposureRefused, InvalidConfig, all_errors
 from holdfast.grpc_api import GrpcFront, arrivals
 from holdfast.grpc_api.credentials import server_credentials
@@ -129,6 +131,44 @@ async def test_logins_are_throttled(api: Api) -> None:
             await api.Enqueue(request, metadata=basic("ann", "wrong"))
         codes.add(caught.value.code())
     assert codes == {UNAUTHENTICATED, EXHAUSTED}
+
+
+async def test_logins_behind_a_trusted_proxy_are_throttled_by_client(tmp_path: Path) -> None:
+    people = write_users(tmp_path / "users.json", user("ann", "open sesame", "produce:#"))
+    auth = settings(users_file=people, login_failures=2, trusted_proxies=("127.0.0.1",))
+    request = pb.EnqueueRequest(queue="jobs", messages=drafts(b"1"))
+    async with serving(config_for(tmp_path, auth=auth)) as front, calling(front) as api:
+        codes = set()
+        forwarded = (*basic("nobody", "wrong"), ("x-forwarded-for", "192.0.2.7"))
+        for _ in range(6):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await api.Enqueue(request, metadata=forwarded)
+            codes.add(caught.value.code())
+        assert codes == {UNAUTHENTICATED, EXHAUSTED}
+        other = (*basic("ann", "open sesame"), ("x-forwarded-for", "192.0.2.7, 192.0.2.8"))
+        await api.Enqueue(request, metadata=other)
+
+
+async def test_a_redrive_takes_a_right_at_both_ends(api: Api, guarded: GrpcFront) -> None:
+    """Dead letters go where the caller may send, or administers; the others stay."""
+    node, dead = guarded.node, ("default", "dlq/x")
+    letters = [
+        Draft(home.encode(), extra=Extra(origin=Origin(number, home, "", "rejected")))
+        for number, home in enumerate(("mine", "foreign"), 1)
+    ]
+    await node.queues.create(dead, {"dlq.enabled": False})
+    await node.queues.create(("default", "repair"))
+    await node.messages.enqueue(dead, letters)
+    async with refused("forbidden", DENIED):
+        await api.Redrive(pb.RedriveRequest(queue="dlq/x"), metadata=bearer("admin:mine", "produce:#", "consume:#"))
+    async with refused("forbidden", DENIED):
+        await api.Redrive(pb.RedriveRequest(queue="dlq/x", to="repair"), metadata=bearer("admin:dlq/#", "produce:#"))
+    own = bearer("admin:dlq/#", "produce:mine")
+    job = (await api.Redrive(pb.RedriveRequest(queue="dlq/x"), metadata=own)).job
+    while job.state == "running":
+        job = (await api.GetRedrive(pb.GetRedriveRequest(queue="dlq/x", id=job.id), metadata=own)).job
+    assert (job.moved, node.queues.depth(("default", "mine")), node.queues.depth(dead)) == (1, 1, 1)
+    assert not node.queues.exists(("default", "foreign"))
 
 
 async def test_acts_of_administration_are_in_the_audit_log(api: Api, guarded: GrpcFront) -> None:
