@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiomqtt
@@ -15,6 +15,7 @@ import msgspec
 from argon2 import PasswordHasher
 from msgspec.structs import replace
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Error as PlaywrightError
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
@@ -164,6 +165,13 @@ class Window:
         await self.page.click("button.primary")
         await self.page.wait_for_url(re.compile(r".*/$"))
 
+    async def keep_failure(self) -> None:
+        """A picture of what a test that fails has before it."""
+        name = re.sub(r"[^\w-]+", "-", os.environ.get("PYTEST_CURRENT_TEST", "window").rpartition("::")[2])
+        FAILURES.mkdir(parents=True, exist_ok=True)
+        with suppress(PlaywrightError):  # the browser itself may be gone
+            await self.page.screenshot(path=FAILURES / f"{name}.png", full_page=True)
+
     async def keep(self, name: str) -> None:
         """A screenshot, if HOLDFAST_SCREENSHOTS says where: in each width, light and dark."""
         folder = os.environ.get("HOLDFAST_SCREENSHOTS")
@@ -183,6 +191,10 @@ class Window:
         await self.page.emulate_media(color_scheme="light")
 
 
+FAILURES = Path(__file__).parents[2] / "build" / "console-failures"
+"""Where pictures of windows are kept whose test has failed."""
+
+
 @asynccontextmanager
 async def window(browser: Browser, url: str) -> AsyncIterator[Window]:
     """A window that must not complain."""
@@ -190,7 +202,11 @@ async def window(browser: Browser, url: str) -> AsyncIterator[Window]:
     context.set_default_timeout(PATIENCE_SECONDS * 1000)
     try:
         opened = Window(context, await context.new_page())
-        yield opened
+        try:
+            yield opened
+        except BaseException:
+            await opened.keep_failure()
+            raise
         assert opened.complaints == [], opened.failed
         assert opened.origins <= {url, url.replace("http", "ws", 1)}
     finally:

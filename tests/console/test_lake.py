@@ -57,11 +57,14 @@ async def test_the_newest_report_opens_inside_and_runs_nothing(
     await page.wait_for_url("**/lake?report=last+week.html")
     assert await page.get_by_text("last week.html, written").count() == 1
     view.complaints.clear()
-    (reports / "last week.html").write_text("<!doctype html><html lang='en'><title>R</title><h1>Short</h1></html>")
+    head = "<!doctype html><html lang='en'><title>R</title><base target=_top>"
+    (reports / "last week.html").write_text(f"{head}<h1>Short</h1><a href='/queues'>All</a></html>")
     async with window(browser, shop.url) as other:
         await other.page.goto("/lake?report=last+week.html")
         await check_accessible(other, axe)
         await other.keep("lake")
+        await other.page.frame_locator("iframe").get_by_role("link", name="All").click()
+        await other.page.wait_for_url("**/queues")
 
 
 async def test_only_reports_are_served(shop: Served, reports: Path) -> None:

@@ -300,6 +300,45 @@ async def test_everybody_can_use_it(view: Window, shop: Served, axe: str, scheme
     await check_accessible(view, axe)
 
 
+async def test_every_action_with_a_browser(view: Window, shop: Served) -> None:
+    name = ("default", "hand")
+    await shop.node.queues.create(name)
+    page = view.page
+    await view.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.goto("/queues/hand")
+    await page.get_by_role("link", name="Send").click()
+    await page.fill("#payload", '{"colour": "größer"}')
+    await page.fill("#key", "k")
+    await page.get_by_role("button", name="Send").click()
+    await page.get_by_text("The message is stored.").wait_for()
+    await page.locator(".timeline").get_by_text("enqueued").wait_for()
+    await page.get_by_role("link", name="Hex").click()
+    await page.get_by_text("7b 22 63 6f").wait_for()
+    await page.get_by_role("link", name="JSON").click()
+    await page.locator(".j-text").get_by_text("größer").wait_for()
+    await page.get_by_role("button", name="Copy").first.click()
+    await page.get_by_role("button", name="Copied").wait_for()
+    assert "curl -H" in await page.evaluate("navigator.clipboard.readText()")
+    await page.fill("#priority", "7")
+    await page.fill("#deliver_at", "2100-01-01T00:00:00Z")
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_text("The message was changed.").wait_for()
+    _, message, _ = (await shop.node.inspection.browse(name, 1)).messages[0]
+    assert (message.priority, message.deliver_at > 0) == (7, True)
+    await view.keep("message-edited")
+    await page.get_by_role("link", name="Messages", exact=True).click()
+    await page.fill("input[name=key]", "none")
+    await page.get_by_role("button", name="Show").click()
+    await page.get_by_text("None fits.").wait_for()
+    await page.get_by_role("link", name="Show all").click()
+    await page.locator("tbody a").first.click()
+    await page.get_by_role("link", name="Delete …").click()
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_text("The message was deleted.").wait_for()
+    assert shop.node.queues.depth(name) == 0
+    await shop.node.queues.delete(name)
+
+
 async def test_no_page_is_wider_than_a_phone(view: Window, shop: Served) -> None:
     await view.page.set_viewport_size({"width": 390, "height": 844})
     message_id = await first_id(shop, ORDERS)

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
+from playwright.async_api import Browser
 
 from holdfast.console.pages.queues import PER_PAGE
 from tests.console.accessibility import check_accessible
-from tests.console.rig import Served, Window, config_with, csrf, serving
+from tests.console.rig import Served, Window, config_with, csrf, serving, window
 
 
 def names(page: httpx.Response) -> list[str]:
@@ -248,6 +249,57 @@ async def test_a_queue_is_live_and_its_deletion_wants_its_name(view: Window, sho
     await button.click()
     await page.wait_for_url("**/queues?did=deleted*")
     assert await page.get_by_text("The queue was deleted, with 1 message.").count() == 1
+
+
+async def test_every_action_with_a_browser(view: Window, shop: Served) -> None:
+    page, name = view.page, ("default", "made/by-hand")
+    await page.goto("/queues")
+    await page.get_by_role("link", name="Create a queue").click()
+    await page.fill("#name", "made/by-hand")
+    await page.fill("#max_depth", "none")
+    await page.get_by_role("button", name="Create").click()
+    await page.get_by_role("alert").wait_for()
+    view.complaints.clear()  # the browser says that the form was refused
+    await page.fill("#max_depth", "9")
+    await page.get_by_role("button", name="Create").click()
+    await page.get_by_text("The queue was created.").wait_for()
+    await page.get_by_role("button", name="Pause").click()
+    await page.get_by_text("The queue is paused").wait_for()
+    await page.get_by_role("button", name="Resume").click()
+    await page.get_by_text("The queue gives out messages again.").wait_for()
+    await page.get_by_role("link", name="Configure").click()
+    assert await page.input_value("#max_depth") == "9"
+    await page.fill("#max_depth", "8")
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_text("The configuration was changed.").wait_for()
+    assert shop.node.queues.get(name).config.max_depth == 8
+    async with shop.client() as client:
+        await client.send(name[1], "x")
+        await client.receive(name[1], group="extra")
+    await page.get_by_role("link", name="Delete … group extra").click()
+    await page.get_by_role("button", name="Delete the group").click()
+    await page.get_by_text("The group was deleted.").wait_for()
+    await page.get_by_role("link", name="Purge …").click()
+    await page.fill("#confirm", name[1])
+    await page.get_by_role("button", name="Purge").click()
+    await page.get_by_text("1 message was removed.").wait_for()
+    await page.get_by_role("link", name="Delete …", exact=True).click()
+    await page.fill("#confirm", name[1])
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_text("The queue was deleted").wait_for()
+    assert not shop.node.queues.exists(name)
+
+
+async def test_a_reader_is_shown_nothing_that_changes_anything(browser: Browser, guarded: Served) -> None:
+    if not guarded.node.queues.exists(("default", "look")):
+        await guarded.node.queues.create(("default", "look"))
+    async with window(browser, guarded.url) as view:
+        page = view.page
+        await view.sign_in("reader")
+        for path in ("/", "/queues", "/queues/look", "/queues/look/messages", "/dead-letters", "/consumers"):
+            await page.goto(path)
+            await page.get_by_role("heading", level=1).wait_for()
+            assert await page.locator("main form[method=post], main .danger").count() == 0, path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,6 +10,7 @@ import msgspec
 from holdfast import wire
 from holdfast.auth.principal import Action, Principal
 from holdfast.broker.node import Node
+from holdfast.config.kinds import split_address
 from holdfast.console.notices import notice
 from holdfast.console.sessions import ConsoleSession
 from holdfast.errors import HoldfastError, MalformedRequest, MediaTypeUnsupported
@@ -108,6 +109,14 @@ class Caller:
     def may_administer_all(self) -> bool:
         """Whether it may administer the whole namespace."""
         return self.principal.may_filter(Action.ADMIN, "#")
+
+    @property
+    def origin(self) -> str:
+        """Where the server is, as the browser knows it."""
+        config = self.console.config
+        scheme = "https" if config.tls.certificate_file is not None else "http"
+        host = self.request.header(b"host") or "{}:{}".format(*split_address(config.http.listen))
+        return f"{scheme}://{host}"
 
     def query(self, name: str, default: str = "") -> str:
         """A field of the query string."""

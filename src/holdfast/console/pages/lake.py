@@ -25,7 +25,7 @@ REPORT_HEADERS: Final[tuple[Header, ...]] = (
         b"content-security-policy",
         (
             b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
-            b"frame-ancestors 'self'; sandbox"
+            b"frame-ancestors 'self'; sandbox allow-top-navigation-by-user-activation"
         ),
     ),
     (b"x-frame-options", b"SAMEORIGIN"),

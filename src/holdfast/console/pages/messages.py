@@ -10,7 +10,6 @@ import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
-from holdfast.config.kinds import split_address
 from holdfast.console.caller import ApiProblem, Caller, link
 from holdfast.console.drafts import draft_of, number_of
 from holdfast.console.page import Pages
@@ -145,7 +144,7 @@ async def show_one(caller: Caller) -> Response:
         types=names,
         type=kind,
         waits=waits,
-        snippets=snippets(_url(caller), name, message),
+        snippets=snippets(caller.origin, name, message),
         problem="",
     )
 
@@ -155,14 +154,6 @@ def _protobuf_names(types: ProtobufTypes) -> list[str]:
         return types.names() if types.given else []
     except NoProtobuf:  # the view says why
         return []
-
-
-def _url(caller: Caller) -> str:
-    """Where the server is, as the browser knows it."""
-    config = caller.console.config
-    scheme = "https" if config.tls.certificate_file is not None else "http"
-    host = caller.request.header(b"host") or "{}:{}".format(*split_address(config.http.listen))
-    return f"{scheme}://{host}"
 
 
 @PAGES.get("/queues/{name}/messages/{id}/payload")

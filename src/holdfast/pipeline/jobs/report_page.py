@@ -35,6 +35,7 @@ def page(report: Report, made_at: datetime, console: str = "") -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"{'<base target=_top>' if console else ''}"  # in the console's frame, links lead out of it
         f"<title>Queues {_when(report.since)}</title><style>{STYLE}</style></head>"
         f"<body><main>{''.join(body)}</main></body></html>\n"
     )
