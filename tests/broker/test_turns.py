@@ -6,14 +6,21 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.broker.cell import LEAVING_DELIVERIES_MAX
 from holdfast.broker.dispatch.dispatcher import TURN_WORK_MAX
+from holdfast.broker.dispatch.members import HEARTBEATS_MAX, Member, Members
 from holdfast.broker.node import Node
-from holdfast.core.commands import Draft, Leased
-from holdfast.engine.engine import Engine
+from holdfast.config.settings import MemberSettings
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.queue import QueueConfig, QueueRecord
+from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.engine import Engine, SettleResult
 from holdfast.store import MemoryDisk, MemoryStore
-from holdfast.units import SECOND
-from tests.broker.conftest import config_for
+from holdfast.units import NEVER, SECOND
+from tests.broker.conftest import config_for, running
+from tests.engine.calls import calls_of
 from tests.engine.counting import TURN_RECORDS_MAX, CountingStore
 from tests.waiting import until
 
@@ -133,3 +140,81 @@ async def test_long_polls_that_are_served_together_share_the_bound_of_a_turn(tmp
     assert [len(leased) for leased in await asyncio.gather(*polls)] == [limit] * 6
     assert max(turns) == 2 * limit, "the others are served in the next turns"
     await node.stop()
+
+
+def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many deliveries each settlement is for, from now on."""
+    counts: list[int] = []
+    right = Engine.settle
+
+    def settle(
+        self: Engine, name: QueueName, group: str, settlements: list[Settlement], now: int
+    ) -> list[SettleResult]:
+        counts.append(len(settlements))
+        return right(self, name, group, settlements, now)
+
+    monkeypatch.setattr(Engine, "settle", settle)
+    return counts
+
+
+async def test_what_a_member_that_leaves_has_held_is_released_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(config_for(tmp_path), members=MemberSettings(max_prefetch=10_000))
+    async with running(config, MemoryStore()) as node:
+        count = 3 * LEAVING_DELIVERIES_MAX + 7
+        got: list[Leased] = []
+        leaving = await node.subscriptions.join(OTHER, "g", "m", got.extend, credit=count)
+        await node.messages.enqueue(OTHER, [Draft(b"x")] * count)
+        await until(lambda: len(got) == count)
+        counts = settled_at_once(monkeypatch)
+        leaving.leave(Verb.RELEASE)
+        assert counts == [LEAVING_DELIVERIES_MAX], "others have their turn"
+        again = await node.subscriptions.join(OTHER, "g", "m", got.extend, credit=2 * count)
+        await until(lambda: len(got) == 2 * count)
+        assert counts == [LEAVING_DELIVERIES_MAX] * 3 + [7]
+        assert {one.message.id for one in got[count:]} == {one.message.id for one in got[:count]}
+        assert again.in_flight == count
+
+
+async def test_all_that_members_hold_is_released_before_the_node_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    count = LEAVING_DELIVERIES_MAX + 1
+    config = replace(config_for(tmp_path), members=MemberSettings(max_prefetch=10_000))
+    async with running(config, MemoryStore(disk)) as node:
+        got: list[Leased] = []
+        for member in range(3):
+            await node.subscriptions.join(("default", f"q{member}"), "g", "m", got.extend, credit=count)
+            await node.messages.enqueue(("default", f"q{member}"), [Draft(b"x")] * count)
+        await until(lambda: len(got) == 3 * count)
+        counts = settled_at_once(monkeypatch)
+    assert max(counts) <= LEAVING_DELIVERIES_MAX
+    async with running(config, MemoryStore(disk)) as node:
+        stats = [await node.inspection.stats(("default", f"q{member}")) for member in range(3)]
+        assert [(one.groups[0].leased, one.groups[0].ready) for one in stats] == [(0, count)] * 3
+
+
+def test_heartbeats_that_come_in_time_are_looked_at_once_a_timeout() -> None:
+    """And as many as one turn can look at: no turn looks at all members."""
+    queue = Queue(QueueRecord("default", "jobs", QueueConfig(), (), 0), [])
+    count = 2 * HEARTBEATS_MAX
+    members = Members(1 << 20)
+    everybody = [
+        Member((OTHER, f"g{number}"), "m", "test", 1, -1, 10 * SECOND, lambda _: None, number)
+        for number in range(count)
+    ]
+    for member in everybody:
+        members.join(member, queue)
+    for member in everybody[:-1]:
+        member.last_seen += SECOND
+    assert calls_of(lambda: members.next_timed_out(9 * SECOND)) < 10
+    now = 10 * SECOND + count
+    assert members.overdue_at == 10 * SECOND
+    found = [members.next_timed_out(now) for _ in range(3)]
+    assert found == [None, everybody[-1], None]
+    assert members.overdue_at == 11 * SECOND
+    for member in everybody[:-1]:
+        members.leave(member, queue)
+    assert members.overdue_at == NEVER

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import structlog
@@ -25,7 +27,7 @@ from holdfast.broker.commit.admission import DiskReserve, Inbox, StoredBytes
 from holdfast.broker.commit.group_commit import DoneCallback, GroupCommit
 from holdfast.broker.commit.guard import Guard, ReadGuard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
-from holdfast.broker.dispatch.members import Member
+from holdfast.broker.dispatch.members import GroupName, Member
 from holdfast.broker.export.scheduler import ExportScheduler
 from holdfast.broker.lookout.lookout import Lookout
 from holdfast.broker.lookout.unattended import UnattendedGroups
@@ -66,8 +68,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 REFUSED_PAUSE = SECOND  # before work that is due, and was refused, is tried again
 LEAVING_DELIVERIES_MAX = 1_000
-"""Deliveries that a turn takes from members whose heartbeat is overdue, or one member's more: some 10 ms. A network
-that fails silences all of them together; the others wait for the next turn."""
+"""Deliveries that a turn takes from members that have left, or whose heartbeat is overdue: some 10 ms. A network that
+fails silences all of them together; the others wait for the next turn."""
 
 FAILED_PAUSE_SECONDS = 1.0  # before work that must come to its end, and failed by a bug, is begun again
 RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
@@ -77,6 +79,10 @@ long stops leases; after a silence of nobody asking, leases are handed out when 
 frozen hands out nothing that its successor hands out too."""
 
 T = TypeVar("T")
+
+
+Leaving = tuple[GroupName, Verb, Iterator[tuple[int, tuple[int, int, int]]]]
+"""What a member that has left still held, and how it is settled: message ids with token, partition and size."""
 
 
 class TurnParticipant(Protocol):
@@ -159,6 +165,7 @@ class Cell:
         self._refusal: HoldfastError | None = ShuttingDown()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
+        self._leaving: deque[Leaving] = deque()
         self._not_before = 0  # what is due in the engine waits for this time
         # In the order of their coming, as everything that is gone through: a run can then be repeated.
         self._tasks: dict[asyncio.Task[object], None] = {}
@@ -243,6 +250,8 @@ class Cell:
         if self.commit.engine is not None:
             for member in self.dispatcher.members.all_members():
                 self.remove_member(member, Verb.RELEASE)
+            while self._leaving:  # noqa: ASYNC110 - the next passes of the loop do it
+                await asyncio.sleep(0)
             await self.commit.durable()
         if self._timer is not None:
             self._timer.cancel()
@@ -556,15 +565,32 @@ class Cell:
         queue = engine.queues.get(member.group[0]) if engine is not None else None
         if not self.dispatcher.members.leave(member, queue):
             return
-        if verb is not None:
-            settlements = [
-                Settlement(message_id, token, verb, partition=partition)
-                for message_id, (token, partition, _) in member.in_flight.items()
-            ]
+        if verb is not None and member.in_flight:
+            held = iter(member.in_flight.items())
             member.forget_all()
-            if settlements:
-                self.settle_unattended(*member.group, settlements)
+            self._leaving.append((member.group, verb, held))
+            if len(self._leaving) == 1:
+                self._settle_leaving()
         self.mark_dirty(member.group[0])
+
+    def _settle_leaving(self) -> None:
+        """Settle what members that have left held, as much as one turn can."""
+        left = LEAVING_DELIVERIES_MAX
+        try:
+            while self._leaving and left > 0:
+                group, verb, held = self._leaving[0]
+                settlements = [
+                    Settlement(message_id, token, verb, partition=partition)
+                    for message_id, (token, partition, _) in islice(held, left)
+                ]
+                left -= len(settlements)
+                if left > 0:
+                    self._leaving.popleft()
+                if settlements:
+                    self.settle_unattended(*group, settlements)
+        finally:
+            if self._leaving:
+                asyncio.get_running_loop().call_soon(self._settle_leaving)
 
     def _remove_refused(self) -> None:
         """Members whose group the last turn could not serve."""
@@ -629,10 +655,7 @@ class Cell:
         """Remove members whose heartbeat is overdue, as many as one turn can."""
         members = self.dispatcher.members
         left = LEAVING_DELIVERIES_MAX
-        for member in members.timed_out(now):
-            if left <= 0:
-                members.overdue_at = now
-                return
+        while left > 0 and (member := members.next_timed_out(now)) is not None:
             left -= 1 + len(member.in_flight)
             log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
             self.remove_member(member, Verb.DISCONNECT)

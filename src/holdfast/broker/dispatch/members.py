@@ -15,6 +15,7 @@ from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.core.queue import Ordering
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
+from holdfast.timers import Timers
 from holdfast.units import NEVER
 
 TIDY_MIN = 1_000
@@ -22,6 +23,9 @@ TIDY_MIN = 1_000
 
 STALE_MAX = 64
 """Deadlines of settled deliveries that a member has, beside as many as it has in flight: some 14 KiB."""
+
+HEARTBEATS_MAX = 1_000
+"""Members that are looked at in one turn when their heartbeats may be overdue: some 2 ms."""
 
 GroupName = tuple[QueueName, str]
 Deliver = Callable[[list[Leased]], None]
@@ -185,8 +189,12 @@ class Members:
         self._lease_bytes_max = lease_bytes_max
         self._groups: dict[GroupName, MemberGroup] = {}
         self._of_queue: dict[QueueName, dict[GroupName, None]] = {}
-        self._watched: dict[Member, None] = {}  # those with a heartbeat timeout
-        self.overdue_at = NEVER  # no heartbeat is overdue before
+        self._heartbeats: Timers[Member] = Timers()  # of those with a timeout; a heartbeat itself moves nothing
+
+    @property
+    def overdue_at(self) -> int:
+        """No heartbeat is overdue before."""
+        return NEVER if self._heartbeats.due is None else self._heartbeats.due
 
     def of(self, group: GroupName) -> list[Member]:
         found = self._groups.get(group)
@@ -222,12 +230,11 @@ class Members:
                 before.partitions,
                 before.size_bytes,
             )
-            self._watched.pop(before, None)
+            self._heartbeats.cancel(before)
         group.members[member.name] = member
         group.holders.update(dict.fromkeys(member.in_flight, member))
         if member.heartbeat_timeout:
-            self._watched[member] = None
-            self.overdue_at = min(self.overdue_at, member.overdue_at)
+            self._heartbeats.set(member, member.overdue_at)
         group.rebalance(queue)
 
     def leave(self, member: Member, queue: Queue | None) -> bool:
@@ -237,7 +244,7 @@ class Members:
         if group is None or group.members.get(member.name) is not member:
             return False
         del group.members[member.name]
-        self._watched.pop(member, None)
+        self._heartbeats.cancel(member)
         if group.members:
             group.partitions = 0  # to be assigned again, now or when the queue exists again
             if queue is not None:
@@ -322,10 +329,12 @@ class Members:
             member.add_in_flight(leased)
         return leased
 
-    def timed_out(self, now: int) -> list[Member]:
-        """Members whose heartbeat is overdue."""
-        if now < self.overdue_at:
-            return []
-        overdue = [member for member in self._watched if member.overdue_at <= now]
-        self.overdue_at = min((one.overdue_at for one in self._watched if one.overdue_at > now), default=NEVER)
-        return overdue
+    def next_timed_out(self, now: int) -> Member | None:
+        """A member whose heartbeat is overdue, which is to be removed. None: there is none, or others have been looked
+        at for one turn; then one may be overdue still."""
+        for _ in range(HEARTBEATS_MAX):
+            member = self._heartbeats.pop(now)
+            if member is None or member.overdue_at <= now:
+                return member
+            self._heartbeats.set(member, member.overdue_at)
+        return None
