@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from holdfast.engine.stats import queue_stats, stats_of_all, stats_steps
 from holdfast.engine.workflow_states import get_state
 from holdfast.errors import LeaseLost, MessageNotFound, QueueNotFound
 from holdfast.units import SECOND
+from tests.engine.calls import calls_of
 from tests.engine.counting import CountingRig
 from tests.engine.rig import DEAD, TASKS
 
@@ -398,6 +400,23 @@ def test_a_group_of_many_partitions_is_deleted_in_turns_that_each_do_much(counte
     assert len(steps) < WIDE // 20
     counted.restart()
     assert counted.queue().record.groups == ()
+
+
+def test_a_group_is_created_and_deleted_at_the_same_cost_beside_any_others(counted: CountingRig) -> None:
+    """In all of a thousand partitions at once, which is why it matters what each of them costs."""
+    counted.create_queue(partitions=1_024)
+    costs: list[int] = []
+    for number in range(40):
+        work = partial(create_group, counted.engine, TASKS, f"g{number}", GroupKind.LEASE, counted.now, None, 0, 0)
+        counted.turn(lambda work=work: costs.append(calls_of(work)))  # type: ignore[misc]
+    assert max(costs[1:]) <= min(costs) * 1.1
+    deletions: list[int] = []
+    for number in (3, 39):
+        steps = delete_group(counted.engine, TASKS, f"g{number}", counted.clock)
+        counted.turn(lambda steps=steps: deletions.append(calls_of(lambda: next(steps))))  # type: ignore[misc]
+        for _ in steps:
+            counted.engine.write()
+    assert max(deletions) <= min(deletions) * 1.1
 
 
 def test_a_queue_with_many_groups_grows_in_turns(counted: CountingRig) -> None:

@@ -64,7 +64,6 @@ def add_group(shard: Shard, command: AddGroup, _now: int, effects: Outcome[None]
         shard.cursors[command.name].mark_dirty()
     else:
         shard.add_lease_group(command, new_group_head(shard, command.earliest)).mark_dirty()
-        shard.index.regroup(shard.groups.values())
         if command.earliest:
             _rewind_expiry(shard)
 
@@ -99,13 +98,13 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
     number = shard.number
     leaving = group or cursor
     if leaving is not None:
+        shard.groups.pop(command.name, None)
         if group is not None:
             shard.memory.ended_leases.forget(group.ended)
             shard.memory.places.forget(group.places)
-        shard.groups.pop(command.name, None)
+            shard.index.remove(group)
         shard.cursors.pop(command.name, None)
         shard.index.dirty_cursors.pop(command.name, None)
-        shard.index.regroup(shard.groups.values())
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
         if shard.config.journal is not JournalMode.OFF:
             effects.entries.append(group_entry(number, JournalEvent.GROUP_DELETED, command.name))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter, is_
@@ -148,15 +148,18 @@ class GroupIndex:
         self.bits = 0  # of all leasing groups
         self.last_start = 0  # messages from this sequence on are for all leasing groups
 
-    def regroup(self, groups: Iterable[LeaseGroup]) -> None:
-        """These are the leasing groups now."""
-        found = {group.name: group for group in groups}
+    def add(self, group: LeaseGroup) -> None:
+        """There is one more leasing group. The others cost nothing: a queue may have a thousand shards with each."""
+        self.bits |= group.bit
+        self.last_start = max(self.last_start, group.head.start)
+        self.holding[group.name] = group
+
+    def remove(self, group: LeaseGroup) -> None:
+        """A leasing group has gone. `last_start` may be later now than it must be: the messages before it are then
+        looked at group by group."""
         for known in (self.dirty, self.following, self.holding, self.skipping):
-            for name in known.keys() - found.keys():
-                del known[name]
-        self.bits = sum([group.bit for group in found.values()])
-        self.last_start = max([group.head.start for group in found.values()], default=0)
-        self.holding.update(found)
+            known.pop(group.name, None)
+        self.bits &= ~group.bit
 
 
 class LoadedPlaces:

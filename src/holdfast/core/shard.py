@@ -200,7 +200,6 @@ class Shard:
             by_number[int.from_bytes(key[4:8], "big")].restore(read_delivery(key, value), now)
         for number, token, leases, ended in read_leases(stored.leases):
             by_number[number].restore_batch(LeaseBatch(token, leases, ended))
-        self.index.regroup(self.groups.values())
 
     def configure(self, config: QueueConfig) -> None:
         """Take over a configuration. It is valid from the next step on."""
@@ -210,6 +209,7 @@ class Shard:
     def add_lease_group(self, record: GroupRecord | AddGroup, head: GroupHead) -> LeaseGroup:
         group = LeaseGroup(record.number, record.name, head, self.config.strict, self.memory, self.index)
         self.groups[record.name] = group
+        self.index.add(group)
         return group
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
