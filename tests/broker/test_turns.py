@@ -142,7 +142,7 @@ async def test_long_polls_that_are_served_together_share_the_bound_of_a_turn(tmp
     await node.stop()
 
 
-def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def sizes_of_settlements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many deliveries each settlement is for, from now on."""
     counts: list[int] = []
     right = Engine.settle
@@ -167,7 +167,7 @@ async def test_what_a_member_that_leaves_has_held_is_released_in_turns(
         leaving = await node.subscriptions.join(OTHER, "g", "m", got.extend, credit=count)
         await node.messages.enqueue(OTHER, [Draft(b"x")] * count)
         await until(lambda: len(got) == count)
-        counts = settled_at_once(monkeypatch)
+        counts = sizes_of_settlements(monkeypatch)
         leaving.leave(Verb.RELEASE)
         assert counts == [LEAVING_DELIVERIES_MAX], "others have their turn"
         again = await node.subscriptions.join(OTHER, "g", "m", got.extend, credit=2 * count)
@@ -189,14 +189,14 @@ async def test_all_that_members_hold_is_released_before_the_node_stops(
             await node.subscriptions.join(("default", f"q{member}"), "g", "m", got.extend, credit=count)
             await node.messages.enqueue(("default", f"q{member}"), [Draft(b"x")] * count)
         await until(lambda: len(got) == 3 * count)
-        counts = settled_at_once(monkeypatch)
+        counts = sizes_of_settlements(monkeypatch)
     assert max(counts) <= LEAVING_DELIVERIES_MAX
     async with running(config, MemoryStore(disk)) as node:
         stats = [await node.inspection.stats(("default", f"q{member}")) for member in range(3)]
         assert [(one.groups[0].leased, one.groups[0].ready) for one in stats] == [(0, count)] * 3
 
 
-def test_heartbeats_that_come_in_time_are_looked_at_once_a_timeout() -> None:
+def test_heartbeats_that_come_in_time_are_looked_at_by_their_timeouts() -> None:
     """And as many as one turn can look at: no turn looks at all members."""
     queue = Queue(QueueRecord("default", "jobs", QueueConfig(), (), 0), [])
     count = 2 * HEARTBEATS_MAX
