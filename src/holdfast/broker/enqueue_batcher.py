@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import structlog
+
 from holdfast.broker.commit.group_commit import COMMIT_MESSAGES_MIN, notify
 from holdfast.broker.node import Node
 from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import Draft
 from holdfast.core.effects import Op
 from holdfast.engine.catalog import QueueName
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnavailable
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class PendingEnqueue(Protocol):
@@ -69,7 +73,7 @@ class EnqueueBatcher:
             submission = self._node.messages.enqueue(name, together, self._protocol)
         except HoldfastError as error:
             if len(requests) == 1:
-                requests[0].on_done(error)
+                notify([requests[0].on_done], error)
                 return
             for request in requests:  # together they may exceed a limit that each of them keeps
                 self._enqueue(name, [request])
@@ -79,7 +83,7 @@ class EnqueueBatcher:
         start = 0
         for request in requests:
             end = start + len(request.drafts)
-            if request.enqueued(receipt if len(requests) == 1 else _part(receipt, start, end)):
+            if _take(request, receipt if len(requests) == 1 else _part(receipt, start, end)):
                 waiting.append(request)
             start = end
         if waiting:
@@ -102,6 +106,17 @@ class EnqueueBatcher:
 
     def opened(self) -> None:
         """There is no state to use."""
+
+
+def _take(request: PendingEnqueue, receipt: Receipt) -> bool:
+    """Have a request take its receipt. A bug in that is the request's alone: its messages are stored, which it cannot
+    be told, and so are those of the others."""
+    try:
+        return request.enqueued(receipt)
+    except Exception as error:
+        log.exception("a request could not take its receipt")
+        notify([request.on_done], StoreUnavailable(problem=f"internal error: {error!r}"))
+        return False
 
 
 def _part(receipt: Receipt, start: int, end: int) -> Receipt:

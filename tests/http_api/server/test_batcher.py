@@ -11,6 +11,7 @@ from holdfast.core.commands import Draft
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for
+from tests.waiting import until
 
 
 class Waiting:
@@ -39,3 +40,27 @@ async def test_requests_that_wait_for_their_turn_are_answered_when_the_store_fai
     assert ["the disk is gone" in str(request.ends[0]) for request in requests] == [True, True]
     await node.stop()
     assert [len(request.ends) for request in requests] == [1, 1]
+
+
+class Broken(Waiting):
+    def enqueued(self, receipt: Receipt) -> bool:
+        raise ZeroDivisionError
+
+
+async def test_a_bug_in_a_requests_own_code_is_nobody_elses(tmp_path: Path) -> None:
+    """The store is not opened again, and those that were enqueued together with it are answered."""
+    node = Node(config_for(tmp_path), MemoryStore())
+    await node.start()
+    engine = node.cell.engine
+    batcher = EnqueueBatcher(node, "http")
+    node.cell.participants.append(batcher)
+    requests = [Waiting(), Broken(), Waiting()]
+    for request in requests:
+        batcher.add(("default", "tasks"), request)
+    await until(lambda: all(request.ends for request in requests))
+    assert [request.ends for request in requests[::2]] == [[None], [None]]
+    [error] = requests[1].ends
+    assert isinstance(error, StoreUnavailable), "which says that it may be stored"
+    assert node.cell.engine is engine
+    assert node.queues.depth(("default", "tasks")) == 3
+    await node.stop()
