@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.core.commands import Draft, Tick
+from holdfast.core.records import Table
 from holdfast.core.shard import COMMANDS
 from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.engine import transactions
@@ -107,6 +108,27 @@ def test_a_step_of_a_publish_and_one_of_a_redrive_are_undone_alone() -> None:
     while rig.engine.transactions.move(name, rig.now):
         pass
     assert (record.state, record.published, rig.queue().depth) == (TransactionState.PUBLISHED, 3, 3)
+
+
+def test_what_an_undone_operation_has_read_of_its_own_is_read_no_more() -> None:
+    engine = Rig(lambda: MemoryStore(MemoryDisk())).engine
+    for value in (b"before", b"undone"):
+        engine.begin()
+        engine.add([(Table.META, b"key", value)])
+        assert engine.overlay.get(Table.META, b"key") == value
+    engine.undo(0)
+    assert engine.overlay.get(Table.META, b"key") == b"before"
+
+
+def test_what_an_undone_stage_took_of_a_limit_is_free_again() -> None:
+    limits = Limits(transactions=TransactionLimits(max_parts=1))
+    rig = Rig(lambda: MemoryStore(MemoryDisk()), limits)
+    for number in range(3):
+        rig.engine.begin()
+        name = TransactionName("default", f"t{number}")
+        rig.engine.transactions.stage(name, [(TASKS[1], [Draft(b"x")])], "", "", 0, rig.now)
+        rig.engine.undo(rig.now)
+    assert not rig.engine.transactions.live
 
 
 @pytest.fixture
