@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from holdfast.cli.main import main
 from holdfast.errors import LakeOutOfReach
 from holdfast.pipeline.build.timeline import milliseconds, percentile
+from holdfast.pipeline.jobs import report
 from holdfast.pipeline.jobs.charts import line_chart, nice, nice_count, nice_ms, show, show_ms
 from holdfast.pipeline.spark import java
 from holdfast.pipeline.spark.failures import summary
@@ -94,6 +95,23 @@ def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp
     assert found["read"]["queue_minutes"] > 0
     assert "<script" not in page.read_text()
     assert "tasks" in ask(built, "report").stdout
+
+
+def test_a_report_is_of_the_queues_in_which_most_happened_or_was_left(
+    built: Built, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "QUEUES_MAX", 1)
+    result = ask(built, "report", "-o", "json")
+    found = json.loads(result.stdout)
+    assert {one["queue"] for one in found["summaries"]} == {"tasks"}
+    assert found["left_out"] == len({event["queue"] for event in built.events}) - 1 > 0
+    assert "left out, in which less happened" in result.stderr
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    rows = [("default", "busy", None, noon, 5, 5, 0), ("default", "stalled", None, noon - timedelta(days=1), 90, 0, 90)]
+    columns = "namespace string, queue string, `group` string, minute timestamp, enqueued int, leased int, depth int"
+    minutes = spark.createDataFrame(rows, columns)
+    busiest = report._busiest(minutes, noon, noon + timedelta(minutes=1)).collect()
+    assert [row["queue"] for row in busiest] == ["stalled"], "nothing happened in it, and that is what matters"
 
 
 def test_triage_puts_deaths_together_that_differ_only_in_details(built: Built) -> None:

@@ -25,6 +25,9 @@ DEATHS_MAX = 200
 CURVES_MAX = 12
 """Queues whose percentiles are also computed for each point: the busiest."""
 
+QUEUES_MAX = 500
+"""Queues in a report: those in which most happened, or was left. Each has points for itself and its groups."""
+
 _STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10080, 43200]
 
 
@@ -106,6 +109,8 @@ class Report(msgspec.Struct, kw_only=True):
     """Against the same length of time before, if that was wanted."""
     anomalies: list[Anomaly] = []
     """What is unlike other times, if that was wanted."""
+    left_out: int = 0
+    """Queues that are not in the report, because more happened in others, or was left in them."""
     quarantined: int = 0
     """Rows of the journal that fail an expectation: what follows them is not in the tables."""
 
@@ -148,8 +153,11 @@ def report(
         minutes, messages = minutes.where(F.col("queue") == queue), messages.where(F.col("queue") == queue)
         dead_letters = dead_letters.where(F.col("source_queue") == queue)
     with stages.stage("find the range"):
-        since, until = _range(minutes, since, until)
+        since, until, queues = _range(minutes, since, until)
     step = step_for(since, until)
+    left_out, every = max(queues - QUEUES_MAX, 0), minutes
+    if left_out:
+        minutes = minutes.join(F.broadcast(_busiest(minutes, since, until)), ["namespace", "queue"], "left_semi")
     inside = minutes.where((F.col("minute") >= F.lit(since)) & (F.col("minute") < F.lit(until)))
     stages.explain("queue_minutes", inside)
     with stages.stage("add up minutes"):
@@ -166,17 +174,19 @@ def report(
         summaries.values(), key=lambda one: (-one.counts["enqueued"], one.namespace, one.queue, one.group or "")
     )
     found = Report(since=since, until=until, step_minutes=step, summaries=ordered, deaths=deaths, consumers=consumers)
+    found.left_out = left_out
     found.forecasts = _forecasts(found)
     if targets:
         with stages.stage("targets"):
-            found.objectives = objectives(inside, since, until, targets)
+            whole = every.where((F.col("minute") >= F.lit(since)) & (F.col("minute") < F.lit(until)))
+            found.objectives = objectives(whole, since, until, targets)
     if compare:
         with stages.stage("the time before"):
             earlier = (F.col("minute") >= F.lit(since - (until - since))) & (F.col("minute") < F.lit(since))
             found.changes = _changes(minutes.where(earlier), found)
     if unusual:
         with stages.stage("anomalies"):
-            found.anomalies = anomalies(minutes, messages, since, until)
+            found.anomalies = anomalies(every, messages, since, until)
     return found
 
 
@@ -214,17 +224,30 @@ def _compared(summary: QueueSummary | None) -> dict[str, float | None]:
     return {**counts, "wait_p95_ms": summary.wait.p95, "processing_p95_ms": summary.processing.p95}
 
 
-def _range(minutes: DataFrame, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
-    found = minutes.agg(F.unix_seconds(F.min("minute")), F.unix_seconds(F.max("minute"))).collect()[0]
+def _busiest(minutes: DataFrame, since: datetime, until: datetime) -> DataFrame:
+    """The queues with the most messages stored and leased in a range, or left at its end: one that stands still is what
+    a report is for."""
+    inside = F.col("minute") >= F.lit(since)
+    happened = F.coalesce(F.sum(F.when(inside, F.col("enqueued") + F.col("leased"))), F.lit(0))
+    left = F.coalesce(F.max_by("depth", F.when(F.col("group").isNull(), F.col("minute"))), F.lit(0))
+    earlier = minutes.where(F.col("minute") < F.lit(until))
+    counted = earlier.groupBy("namespace", "queue").agg((happened + left).alias("busy"))
+    return counted.orderBy(F.desc("busy"), "namespace", "queue").limit(QUEUES_MAX).drop("busy")
+
+
+def _range(minutes: DataFrame, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime, int]:
+    """The range, and how many queues there are."""
+    queues = F.count_distinct("namespace", "queue")
+    found = minutes.agg(F.unix_seconds(F.min("minute")), F.unix_seconds(F.max("minute")), queues).collect()[0]
     if found[0] is None:
         raise InvalidArgument(
             field="the lake", problem="holds no minute of such a queue; look at `--queue`, or build first"
         )
-    first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in found)
+    first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in found[:2])
     since, until = since or first, until or last + timedelta(minutes=1)
     if since >= until:
         raise InvalidArgument(field="--since", problem=f"must be before --until, and {since} is not before {until}")
-    return since, until
+    return since, until, found[2]
 
 
 def step_for(since: datetime, until: datetime) -> int:

@@ -104,6 +104,19 @@ def _anchor(queue: str) -> str:
     return f"queue-{quote(queue, safe='')}"
 
 
+def _gaps(report: Report) -> list[str]:
+    """What is not in the report."""
+    found: list[str] = []
+    if report.quarantined:
+        found.append(
+            f"<b>{show(report.quarantined)} rows of the journal are in quarantine</b>: what follows them is not in this"
+            " report. See the table <code>quarantine</code>."
+        )
+    if report.left_out:
+        found.append(f"{show(report.left_out)} queues are left out, in which less happened.")
+    return found
+
+
 def _findings(report: Report, links: _Links) -> str:
     """The most important findings, as sentences."""
     found: list[str] = []
@@ -120,11 +133,7 @@ def _findings(report: Report, links: _Links) -> str:
                 f"{links.queue(one.queue)}{group} misses its target for {one.what}: {good},"
                 f" {one.share * 100:.4g} % should be."
             )
-    if report.quarantined:
-        found.append(
-            f"<b>{show(report.quarantined)} rows of the journal are in quarantine</b>: what follows them is not in this"
-            " report. See the table <code>quarantine</code>."
-        )
+    found += _gaps(report)
     backlog = max(report.work_queues, key=lambda queue: queue.depth_max, default=None)
     if backlog is not None and backlog.depth_max:
         peak = max(backlog.points, key=lambda point: point.depth_max or 0)

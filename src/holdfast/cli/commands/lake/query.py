@@ -124,6 +124,8 @@ def report(
     if found.quarantined:
         what = f"{plural(found.quarantined, 'row')} of the journal in quarantine: what follows is not in the tables"
         show_note(f"{what}. See the table `quarantine`, and `holdfast pipeline build`.")
+    if found.left_out:
+        show_note(f"{plural(found.left_out, 'queue')} left out, in which less happened: name one with --queue.")
     if output == "table":
         _show_report(found)
     else:
