@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.broker.commit.admission import DiskReserve
+from holdfast.broker.commit.admission import DiskReserve, Inbox
 from holdfast.broker.dispatch import activity
 from holdfast.broker.dispatch.activity import Activity
 from holdfast.broker.lookout.unattended import QUEUES_PER_SLICE, UNATTENDED_AFTER
@@ -140,13 +140,13 @@ async def test_a_disk_that_becomes_full_is_logged_and_so_is_its_end(tmp_path: Pa
             return self.free
 
     disk = Disk()
-    reserve = DiskReserve(cast("Store", disk), 5, tmp_path)
+    reserve = DiskReserve(cast("Store", disk), 5, tmp_path, Inbox(1, 1))
     with capture_logs() as logs:
-        reserve.check(SECOND)
+        reserve.admit(SECOND)
         disk.free = 4
         for number in range(2, 5):
             with pytest.raises(DiskFull):
-                reserve.check(number * SECOND)
+                reserve.admit(number * SECOND)
         disk.free = 6
-        reserve.check(9 * SECOND)
+        reserve.admit(9 * SECOND)
     assert [(line["log_level"], line["free_bytes"]) for line in logs] == [("error", 4), ("info", 6)]

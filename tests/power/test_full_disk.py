@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.client import Retries, SyncClient
 from holdfast.errors import DiskFull, HoldfastError, StoreUnavailable
+from holdfast.journal.verify import verify
 from holdfast.units import MIB
 from tests.power.small_disk import SmallDisk, small_disk
 from tests.test_server import Server, serving
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.crash
 R = TypeVar("R")
 
 DISK_BYTES = 96 * MIB
+OCCUPIED_BYTES = 40 * MIB
+"""By others, until they make room. What is left is enough for the reserve."""
+
+MESSAGE_BYTES = 384 * 1024
 SETTINGS = {
     "HOLDFAST_STORE_RESERVE_BYTES": "24MiB",
     "HOLDFAST_STORE_WRITE_BUFFER_BYTES": "4MiB",
@@ -70,7 +75,7 @@ def send_until_refused(client: SyncClient) -> tuple[set[str], HoldfastError]:
     confirmed: set[str] = set()
     while True:
         try:
-            confirmed.add(client.send("orders", os.urandom(128 * 1024)).id)
+            confirmed.add(client.send("orders", os.urandom(MESSAGE_BYTES)).id)
         except HoldfastError as error:
             return confirmed, error
 
@@ -78,35 +83,75 @@ def send_until_refused(client: SyncClient) -> tuple[set[str], HoldfastError]:
 def drain(client: SyncClient) -> set[str]:
     """Lease and ack everything. Returns the messages whose ack was confirmed."""
     acked: set[str] = set()
-    while leased := eventually(lambda: client.receive("orders", group="billing", limit=50)):
+    while leased := eventually(lambda: client.receive("orders", group="billing", limit=50, timeout="1h")):
         for message in leased:
             eventually(message.ack)
             acked.add(message.id)
     return acked
 
 
-@pytest.mark.parametrize("journal", ["false", "true"], ids=["without a journal", "with a journal"])
+LAKES = {
+    "without a journal": {"HOLDFAST_JOURNAL_ENABLED": "false"},
+    "with a lake on another disk": {"HOLDFAST_JOURNAL_DIRECTORY": "{elsewhere}"},
+    "with a lake on the same disk": {},
+}
+
+
+@pytest.fixture(params=LAKES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Settings. Segments are exported as soon as there are some."""
+    settings = {name: value.format(elsewhere=tmp_path / "lake") for name, value in LAKES[request.param].items()}
+    return {"HOLDFAST_JOURNAL_SEGMENT_AGE": "100ms", **settings}
+
+
 def test_a_server_that_has_filled_its_disk_is_drained_and_takes_messages_again(
-    disk: SmallDisk, journal: str, tmp_path: Path
+    disk: SmallDisk, lake: dict[str, str]
 ) -> None:
-    """The lake is on another disk, so that what is acked is exported and makes room."""
-    settings = {"HOLDFAST_JOURNAL_ENABLED": journal, "HOLDFAST_JOURNAL_SEGMENT_AGE": "1s"}
-    with served(disk, **settings, HOLDFAST_JOURNAL_DIRECTORY=str(tmp_path / "lake")) as (_, client):
-        fill_and_drain(client)
-        sent = eventually(lambda: client.send("orders", b"there is room again"))
-        assert drain(client) == {sent.id}
+    filler = disk.path / "filler"
+    filler.write_bytes(os.urandom(OCCUPIED_BYTES))
+    with served(disk, **lake) as (server, client):
+        client.create_group("orders", "billing")
+        confirmed, _ = send_until_refused(client)
+        with pytest.raises((DiskFull, StoreUnavailable)):
+            client.send("orders", os.urandom(MESSAGE_BYTES))
+        check_drained(client, confirmed)
+        filler.unlink()
+        check_takes_messages(client)
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+    check_lake(disk, lake)
 
 
-def fill_and_drain(client: SyncClient) -> None:
-    """Until the disk is really full, and then until the queue is empty."""
-    client.create_group("orders", "billing")
-    confirmed, error = send_until_refused(client)
-    assert isinstance(error, (DiskFull, StoreUnavailable)), "a flush beside it may have met the full disk first"
-    with pytest.raises((DiskFull, StoreUnavailable)):
-        client.send("orders", b"one more")
+def test_when_others_fill_the_disk_beside_it_what_is_stored_is_drained(disk: SmallDisk, lake: dict[str, str]) -> None:
+    """To the last byte, while what was sent is in the log and in memory, and segments are being written."""
+    with served(disk, **lake) as (server, client):
+        client.create_group("orders", "billing")
+        sent = {client.send("orders", os.urandom(MESSAGE_BYTES)).id for _ in range(50)}
+        filler = disk.fill()
+        confirmed, _ = send_until_refused(client)
+        check_drained(client, sent | confirmed)
+        filler.unlink()
+        check_takes_messages(client)
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+    check_lake(disk, lake)
+
+
+def check_drained(client: SyncClient, confirmed: set[str]) -> None:
     acked = drain(client)
     assert confirmed <= acked, "a confirmed message is missing"
-    assert len(acked - confirmed) <= 1, "of the one that was refused it is not known"
+    assert len(acked - confirmed) <= 2, "of those that were refused it is not known"
+
+
+def check_lake(disk: SmallDisk, lake: dict[str, str]) -> None:
+    directory = Path(lake.get("HOLDFAST_JOURNAL_DIRECTORY", disk.path / "data" / "lake"))
+    assert (directory / "journal").exists() is (lake.get("HOLDFAST_JOURNAL_ENABLED") != "false")
+    assert verify(directory) == []
+
+
+def check_takes_messages(client: SyncClient) -> None:
+    sent = eventually(lambda: client.send("orders", b"there is room again"))
+    assert sent.id in drain(client)
 
 
 def test_on_a_disk_that_others_have_filled_it_starts_and_is_drained_whenever_it_dies(disk: SmallDisk) -> None:
@@ -119,7 +164,7 @@ def test_on_a_disk_that_others_have_filled_it_starts_and_is_drained_whenever_it_
     with served(disk) as (server, client):
         with pytest.raises(DiskFull):
             client.send("orders", b"one more")
-        first = eventually(lambda: client.receive("orders", group="billing", limit=50))
+        first = eventually(lambda: client.receive("orders", group="billing", limit=50, timeout="1h"))
         for message in first:
             eventually(message.ack)
         server.process.kill()

@@ -139,7 +139,7 @@ class Cell:
         )
         self.stored_bytes = StoredBytes(self.quotas, self._stored_bytes_of)
         self.inbox = Inbox(limits.inbox_messages, limits.inbox_bytes)
-        self.disk_reserve = DiskReserve(store, config.store.min_free_bytes, config.node.data_dir)
+        self.disk_reserve = DiskReserve(store, config.store.min_free_bytes, config.node.data_dir, self.inbox)
         self.dispatcher = Dispatcher(limits.lease_bytes)
         self.participants: list[TurnParticipant] = []
         self.on_request_failed: Callable[[FailedRequest], None] = lambda _request: None
@@ -229,7 +229,7 @@ class Cell:
 
     def _admit_scheduled(self, namespace: str, size_bytes: int, now: int) -> None:
         """For a message that a schedule enqueues, what is checked for one that a producer sends."""
-        self.disk_reserve.check(now)
+        self.disk_reserve.admit(now, 1, size_bytes)
         self.stored_bytes.admit(namespace, size_bytes, now)
         self.export_scheduler.add_payload_bytes(size_bytes)
 

@@ -37,15 +37,17 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     More helps only when many consumers browse."""
 
     min_free_bytes: Annotated[int, Size(0, TIB)] = 256 * MIB
-    """Enqueues are refused (`disk_full`) while the file system has less than this left. Acks need room too, for the log
-    and for compaction: 256 MiB are four write buffers. Refusing early keeps the node able to drain."""
+    """Enqueues are refused (`disk_full`) while the file system has less than this left; what is admitted counts twice
+    until it is written, in the log and in a table. Acks need room too, for the log and for compaction: 256 MiB are four
+    write buffers. Refusing early keeps the node able to drain."""
 
     reserve_bytes: Annotated[int, Size(0, TIB)] = 128 * MIB
     """A file of this size occupies room on the disk, and is given up when the disk is really full, also if others fill
     it: what is stored can then be leased and settled, and nothing new is taken until the file is back, which needs
     twice its size. A lake on the same disk (journal.directory) takes nothing of it, nor of another
-    store.write_buffer_bytes: the journal waits in the store meanwhile. Less than store.write_buffer_bytes would not be
-    enough to open the store again. 0: none is kept, and a full disk refuses settlements too."""
+    store.write_buffer_bytes: the journal waits in the store meanwhile. While less than this is left beside it, nothing
+    is compacted but what was deleted, file by file. At least twice store.write_buffer_bytes, which is what is written
+    when the store is opened again; less is refused. 0: none is kept, and a full disk refuses settlements too."""
 
     sync_in_place_max: Annotated[int, Duration(0, 10 * MILLISECOND)] = MILLISECOND
     """Syncs run on a thread of their own; to hand one over and back takes 0.1 to 0.2 ms. While one caller alone waits,
@@ -61,4 +63,4 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory for writes that are in the log but not yet in sorted files, over all tables. A message that is acked
     before its buffer is flushed never reaches a sorted file, so a larger buffer saves disk writes for short-lived
     messages: at 10,000 messages a second of 1 KiB, 64 MiB are about 6 s of traffic. Opening after a crash replays up to
-    this much."""
+    this much. A larger buffer needs a larger store.reserve_bytes."""

@@ -11,6 +11,7 @@ from holdfast.store.contract import Store
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.remote.store import PATIENCE_SECONDS, READ_TIMEOUT_SECONDS, RemoteStore
+from holdfast.store.reserve import WRITE_BUFFERS_MIN
 from holdfast.store.rocks import RocksStore
 from holdfast.store.rocks_tuning import CACHE_BYTES, WRITE_BUFFER_BYTES
 
@@ -60,6 +61,14 @@ def _memory(_options: _Options) -> Store:
 
 
 def _rocks(options: _Options) -> Store:
+    least = WRITE_BUFFERS_MIN * options.write_buffer_bytes
+    if options.reserve_bytes and options.reserve_bytes < least:
+        raise InvalidConfig(
+            field="store.reserve_bytes",
+            value=options.reserve_bytes,
+            problem=f"on a full disk the store could not be opened again; it is at least {least}, "
+            f"{WRITE_BUFFERS_MIN} × store.write_buffer_bytes, or 0 for none",
+        )
     return RocksStore(
         options.path,
         cache_bytes=options.cache_bytes,

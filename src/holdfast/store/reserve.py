@@ -3,6 +3,9 @@
 A settlement is a write, and a store that cannot write cannot be drained. So a file without content occupies some of the
 disk. It is given up when the disk is full: leases and settlements go on in its place, messages are refused. It is made
 again when there is twice as much room as it takes.
+
+It must be enough for what an opening writes to tables before it deletes the logs. That is what was in memory: a write
+buffer, and another one that was being flushed (`WRITE_BUFFERS_MIN`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from holdfast.files import sync_path
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+WRITE_BUFFERS_MIN = 2
+"""A smaller reserve would not be enough to open the store again."""
+
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own block size
 
 
@@ -25,7 +31,7 @@ class Reserve:
 
     def __init__(self, path: Path, size_bytes: int | None) -> None:
         self._path = path
-        self._size_bytes = size_bytes or 0
+        self.size_bytes = size_bytes or 0
         self._kept = size_bytes is None
         self._refused = False  # the file system can reserve nothing: said once
         self._changing = threading.Lock()
@@ -37,16 +43,16 @@ class Reserve:
             occupied = self._path.stat().st_blocks * _BLOCK_BYTES
         except OSError:
             occupied = 0
-        return max(self._size_bytes - occupied, 0)
+        return max(self.size_bytes - occupied, 0)
 
     def make(self, free_bytes: int) -> None:
         """Occupy it, if there is room for it and as much again."""
         if self._kept:
             return
         with self._changing:
-            if not self._size_bytes:
+            if not self.size_bytes:
                 self._remove()
-            elif not self._refused and self.missing_bytes and free_bytes >= 2 * self._size_bytes:
+            elif not self._refused and self.missing_bytes and free_bytes >= 2 * self.size_bytes:
                 try:
                     self._allocate()
                 except OSError as error:
@@ -57,8 +63,8 @@ class Reserve:
     def _allocate(self) -> None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, self._size_bytes)
-            os.posix_fallocate(descriptor, 0, self._size_bytes)
+            os.ftruncate(descriptor, self.size_bytes)
+            os.posix_fallocate(descriptor, 0, self.size_bytes)
         finally:
             os.close(descriptor)
 

@@ -8,7 +8,7 @@ store/runs.py keeps runs of records in packs, whose layout is in store/packs.py.
 or a pack, is in store/rocks_tuning.py, the open database in store/rocks_handles.py, readers for other threads in
 store/rocks_reader.py, removal of garbage in store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the
 directory in store/directory.py, its formats in store/formats.py, the checks for lost files in store/inventory.py and
-for a damaged log in store/rocks_log.py.
+for a damaged log in store/rocks_log.py, what a failed opening leaves in store/rocks_opening.py.
 
 Errors are raised outside of the `except` that caught them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
@@ -30,7 +30,7 @@ from holdfast.core.effects import DeleteRun, DeleteUntil, Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
 from holdfast.errors import Fenced, StoreCorrupt, StoreError, StoreFull
-from holdfast.store import formats, inventory, rocks_log
+from holdfast.store import formats, inventory, rocks_log, rocks_opening
 from holdfast.store.contract import (
     NOTHING_BEHIND,
     Behind,
@@ -44,7 +44,7 @@ from holdfast.store.contract import (
 from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
 from holdfast.store.packed_reads import PackedReads
-from holdfast.store.reserve import Reserve
+from holdfast.store.reserve import WRITE_BUFFERS_MIN, Reserve
 from holdfast.store.rocks_errors import too_many_skipped, translate
 from holdfast.store.rocks_handles import Handles, readable_changes
 from holdfast.store.rocks_reader import RocksReader
@@ -61,8 +61,11 @@ from holdfast.store.rocks_tuning import (
     WRITE_BUFFER_BYTES,
 )
 from holdfast.store.runs import PackIndex, PackReader
+from holdfast.units import MIB
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+_OPENING_BYTES = 2 * MIB  # what RocksDB writes beside tables: a manifest, options, its own log
 
 
 class RocksStore(PackedReads):
@@ -96,6 +99,7 @@ class RocksStore(PackedReads):
         self._syncing = threading.Lock()  # nor during a sync on its worker thread
         self._directory = Directory(Path(path))
         self._reserve = Reserve(self._directory.reserve, reserve_bytes)
+        self._room_low = max(self._reserve.size_bytes, WRITE_BUFFERS_MIN * write_buffer_bytes)
         try:
             self._ensure_room()
             found = self._directory.format()
@@ -155,6 +159,7 @@ class RocksStore(PackedReads):
         raise failure
 
     def _open(self, *, create: bool) -> None:
+        before = rocks_opening.Files(self._directory.data)
         try:
             self._handles = Handles(
                 self._directory.data,
@@ -164,6 +169,8 @@ class RocksStore(PackedReads):
                 create=create,
                 failed=self._fail,
                 skip_damaged=self._skip_damaged,
+                sparing=self._room() < self._room_low,
+                free_bytes=self._directory.room,
             )
             self._epoch = self._handles.stored_epoch()
             self._runs = PackIndex(self._scan, self._get)
@@ -171,6 +178,7 @@ class RocksStore(PackedReads):
             failure = translate(error, self._directory.path, opening=True)
         else:
             return
+        before.remove_others()
         raise failure
 
     def _complete(self, format_number: int) -> None:
@@ -186,14 +194,12 @@ class RocksStore(PackedReads):
         the page cache is durable, or reported as failed, before anything relies on it.
         """
         self._not_closed()
-        self._ensure_room()
-        if (
-            isinstance(self._failure, StoreFull)
-            and self._handles is not None
-            and self._directory.room() < self._write_buffer_bytes
-        ):
-            raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
+        if isinstance(self._failure, StoreFull):
+            self._give_up_reserve()  # though there be room now: what filled the disk did not fit, and is written again
+            if self._handles is not None and self._directory.room() < self._handles.unwritten_bytes() + _OPENING_BYTES:
+                raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
         self._tear_down()
+        self._ensure_room()
         try:
             self._recover_log()
             self._open(create=False)
@@ -204,7 +210,12 @@ class RocksStore(PackedReads):
 
     def _ensure_room(self) -> None:
         """Before opening, which writes what is in the log to tables: give up the reserve if there is no room for it."""
-        if self._directory.room() < self._write_buffer_bytes and self._reserve.give_up():
+        logs = sum(path.stat().st_size for path in rocks_log.logs_of(self._directory.data))
+        if self._directory.room() < logs + _OPENING_BYTES:
+            self._give_up_reserve()
+
+    def _give_up_reserve(self) -> None:
+        if self._reserve.give_up():
             log.error(
                 "the disk is full: the reserve is given up, so that what is stored can be leased and settled",
                 path=str(self._directory.path),
@@ -518,6 +529,14 @@ class RocksStore(PackedReads):
         self._not_closed()
         if self._reserve.missing_bytes:
             self._reserve.make(self._directory.room())
+        room = self._room()
+        handles = self._handles
+        if handles is not None:
+            low = self._room_low * (2 if handles.sweeper.sparing else 1)  # not to and fro
+            handles.sweeper.spare(room < low)
+        return room
+
+    def _room(self) -> int:
         return self._directory.room() - self._reserve.missing_bytes
 
     def memory_bytes(self) -> dict[str, int]:

@@ -19,7 +19,8 @@ _EPOCH_KEY = b"\xffepoch"  # no table has the number 255
 
 
 class Handles:
-    """The open database. `failed` is called with an error on a background thread."""
+    """The open database. `failed` is called with an error on a background thread. `sparing`: while the disk has little
+    room, of which `free_bytes` says how much, nothing is compacted that does not fit."""
 
     def __init__(
         self,
@@ -31,12 +32,14 @@ class Handles:
         create: bool,
         failed: Callable[[Exception], object],
         skip_damaged: bool = False,
+        sparing: bool = False,
+        free_bytes: Callable[[], int],
     ) -> None:
         # The directory's FORMAT is written last, so where it is missing there can be no tables. If there are, RocksDB
         # must report what else is missing instead of creating new ones beside them.
         create = create and not any(path.glob("*.sst"))
         self._cache = Cache(cache_bytes)
-        options = {name: family_options(name, write_buffer_bytes, self._cache) for name in FAMILIES}
+        options = {name: family_options(name, write_buffer_bytes, self._cache, sparing=sparing) for name in FAMILIES}
         database = database_options(write_buffer_bytes, create=create, skip_damaged=skip_damaged)
         self.db = Rdict(str(path), database, options)
         named = {name: self.db.get_column_family(name) for name in FAMILIES}
@@ -47,7 +50,7 @@ class Handles:
         homes = [(n, FAMILY_OF.get(n, _EPOCH_FAMILY)) for n in range(max(FAMILY_OF) + 1)]  # some numbers are no table's
         self.families: list[tuple[bytes, Rdict]] = [(bytes([n]), named[name]) for n, name in homes]
         self.homes: list[tuple[bytes, ColumnFamily]] = [(bytes([n]), handles[name]) for n, name in homes]
-        self.sweeper = Sweeper(self.db, named, failed)
+        self.sweeper = Sweeper(self.db, named, failed, free_bytes, sparing=sparing)
         self._synced = SyncedMark(synced)
         self._named = named
         self._epoch_home: ColumnFamily | None = handles[_EPOCH_FAMILY]
@@ -73,6 +76,10 @@ class Handles:
         """What the block cache and the memtables take."""
         tables = [family.property_int_value("rocksdb.size-all-mem-tables") or 0 for family in self._named.values()]
         return {"blocks": self._cache.get_usage(), "write_buffers": sum(tables)}
+
+    def unwritten_bytes(self) -> int:
+        """What is in memory and in the log, and in no table yet."""
+        return sum(family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for family in self._named.values())
 
     def flush(self) -> None:
         """Write the memtables to tables, and wait for it. The GIL is not held meanwhile."""

@@ -42,6 +42,7 @@ FAMILY_OF: Final[dict[int, str]] = {int(table): name for name, tables in FAMILIE
 
 CACHE_BYTES: Final = 32 * MIB
 WRITE_BUFFER_BYTES: Final = 32 * MIB
+TABLE_BYTES_MAX: Final = 64 * MIB
 VIEW_CACHE_BYTES: Final = 4 * MIB  # a view is mostly read once, from its beginning to its end
 
 # Parts of the write buffer a family may fill before it is flushed. The index gets little, because a scan steps over
@@ -97,11 +98,24 @@ def database_options(write_buffer_bytes: int, *, create: bool, skip_damaged: boo
     return options
 
 
-def family_options(name: str, write_buffer_bytes: int, cache: Cache) -> Options:
-    """Options of one column family."""
+def sparing_changes(name: str, sparing: bool) -> dict[str, str]:
+    """What is changed of a column family while the disk is nearly full, and changed back. A compaction writes new files
+    before it deletes the old ones, and with them copies of half of the blobs that they refer to: it would take the room
+    that settling needs. Blob files in which nothing is left are deleted all the same."""
+    changes = {"disable_auto_compactions": str(sparing).lower()}
+    if name == "messages":
+        changes["enable_blob_garbage_collection"] = str(not sparing).lower()
+    return changes
+
+
+def family_options(name: str, write_buffer_bytes: int, cache: Cache, *, sparing: bool = False) -> Options:
+    """Options of one column family. `sparing`: as `sparing_changes` says, from the opening on."""
     options = Options(raw_mode=True)
+    options.set_disable_auto_compactions(sparing)
     options.set_write_buffer_size(max(64 * KIB, int(write_buffer_bytes * _SHARE[name])))
     options.set_max_write_buffer_number(4)
+    # No table is larger than the write buffer: what is left of one is written again when the disk is nearly full.
+    options.set_target_file_size_base(min(write_buffer_bytes or WRITE_BUFFER_BYTES, TABLE_BYTES_MAX))
     # Bursts may pile up more files than the defaults (20, 36) before the compaction threads catch up; a stalled write
     # would stop the whole node, and reads of a queue's front look into few of these files anyway.
     options.set_level_zero_slowdown_writes_trigger(40)
@@ -119,7 +133,7 @@ def family_options(name: str, write_buffer_bytes: int, cache: Cache) -> Options:
             options.set_min_blob_size(_BLOB_BYTES)
             options.set_blob_file_size(64 * MIB)
             options.set_blob_compression_type(DBCompressionType.lz4())
-            options.set_enable_blob_gc(True)
+            options.set_enable_blob_gc(not sparing)
             options.set_blob_gc_age_cutoff(0.5)
             options.set_blob_gc_force_threshold(0.5)
             options.set_optimize_filters_for_hits(True)  # a message is looked up because it is there

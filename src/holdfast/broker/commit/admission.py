@@ -16,6 +16,12 @@ log = structlog.get_logger()
 
 CHECK_EVERY = SECOND
 
+COPIES = 2
+"""What is stored is on the disk twice for a while: in the log, and in a table before that log is deleted."""
+
+MESSAGE_BYTES = 512
+"""What a message takes beside its payload, at most: its record, its places in the index, its rows of the journal."""
+
 
 class Inbox:
     """Messages, settlements and payload bytes that were submitted and are not committed yet."""
@@ -38,43 +44,69 @@ class Inbox:
 
 class DiskReserve:
     """Free space that the store keeps: messages are refused before the disk is full, so that settling stays
-    possible."""
+    possible.
 
-    __slots__ = ("_checked_at", "_logged", "_min_free_bytes", "_path", "_room", "_store")
+    The system is asked once a second. What is admitted until then is counted, and the system is asked again before
+    something is refused because of that count.
+    """
 
-    def __init__(self, store: Store, min_free_bytes: int, path: Path) -> None:
+    __slots__ = (
+        "_admitted", "_checked_at", "_inbox", "_logged", "_min_free_bytes", "_path", "_refused", "_room", "_store",
+    )  # fmt: skip
+
+    def __init__(self, store: Store, min_free_bytes: int, path: Path, inbox: Inbox) -> None:
         self._store = store
         self._min_free_bytes = min_free_bytes
         self._path = path
+        self._inbox = inbox
         self._room: int | None = None
+        self._admitted = 0  # bytes of the disk that were not taken of it when it was looked at
         self._checked_at = 0
+        self._refused = 0  # bytes of the disk that were asked for in vain
         self._logged = False  # that there is too little room
+
+    def admit(self, now: int, messages: int = 0, size_bytes: int = 0) -> None:
+        """Count what is about to be stored. Raises `DiskFull` if there is too little room for it."""
+        self.look(now)
+        needed = _on_disk(messages, size_bytes)
+        if self._admitted and self._lacks(needed):
+            self._look(now)
+        if self._lacks(needed):
+            self._refused = needed
+            self._log(full=True)
+            raise DiskFull(path=self._path)
+        self._admitted += needed
 
     def look(self, now: int) -> int | None:
         """Find out how much room there is; queries the system once a second."""
         if not 0 <= now - self._checked_at < CHECK_EVERY:
-            self._checked_at = now
-            self._room = self._store.room()
-            self._log_change()
+            self._look(now)
         return self._room
 
-    def check(self, now: int) -> None:
-        """Raise `DiskFull` if there is too little room."""
-        self.look(now)
-        if self._room is not None and self._room < self._min_free_bytes:
-            raise DiskFull(path=self._path)
+    def _lacks(self, needed: int) -> bool:
+        return self._room is not None and self._room - self._admitted - needed < self._min_free_bytes
 
-    def _log_change(self) -> None:
+    def _look(self, now: int) -> None:
+        self._checked_at = now
+        self._admitted = _on_disk(self._inbox.messages, self._inbox.size_bytes)
+        self._room = self._store.room()
+        self._log(full=self._lacks(self._refused))
+
+    def _log(self, *, full: bool) -> None:
         """Log when there begins to be too little room, and when there is enough again."""
-        spent = self._room is not None and self._room < self._min_free_bytes
-        if spent == self._logged:
+        if full == self._logged:
             return
-        self._logged = spent
+        self._logged = full
+        self._refused = self._refused if full else 0
         facts = {"path": str(self._path), "free_bytes": self._room, "min_free_bytes": self._min_free_bytes}
-        if spent:
+        if full:
             log.error("the disk is nearly full: messages are refused until there is room", **facts)
         else:
             log.info("there is room on the disk again: messages are accepted", **facts)
+
+
+def _on_disk(messages: int, size_bytes: int) -> int:
+    return COPIES * (size_bytes + messages * MESSAGE_BYTES)
 
 
 class StoredBytes:

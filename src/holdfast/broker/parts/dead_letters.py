@@ -78,7 +78,7 @@ class DeadLetters:
             if self._cell.engine is not first:
                 raise StoreUnavailable(problem="it was opened again while dead letters were being redriven")
             if not dry_run and not discard:
-                self._cell.disk_reserve.check(self._cell.clock())
+                self._cell.disk_reserve.admit(self._cell.clock())
             with self._cell.guard as engine:
                 done = next(work, None)
                 if done is not None and note is not None:
@@ -109,7 +109,7 @@ class DeadLetters:
         With `source` those of that queue only; the id is then one of that queue's. A payload that is not None replaces
         that of the dead letter. Returns the result for each dead letter, when it is durable.
         """
-        self._cell.disk_reserve.check(self._cell.clock())
+        self._cell.disk_reserve.admit(self._cell.clock())
         work = audited_redrive.move(
             self._cell.engine,
             name,
@@ -128,7 +128,7 @@ class DeadLetters:
         self, name: QueueName, audit: str, after: int, limit: int, *, source: str = "", rights: Rights = ALL_RIGHTS
     ) -> list[RedriveResult]:
         """Move redriven messages that were not leased or settled yet back to the dead queue."""
-        self._cell.disk_reserve.check(self._cell.clock())
+        self._cell.disk_reserve.admit(self._cell.clock())
         return await self._collect_results(
             audited_redrive.undo(
                 self._cell.engine, name, audit, after, limit, self._cell.clock, source=source, rights=rights

@@ -80,7 +80,7 @@ class Messages:
         size_bytes = payload_bytes(drafts)
         now = cell.clock()
         cell.inbox.admit(len(drafts), size_bytes)
-        cell.disk_reserve.check(now)
+        cell.disk_reserve.admit(now, len(drafts), size_bytes)
         cell.stored_bytes.admit(name[0], size_bytes, now)
         cell.export_scheduler.add_payload_bytes(size_bytes)
         with cell.guard:

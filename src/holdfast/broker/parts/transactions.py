@@ -89,9 +89,9 @@ class Transactions:
         if count > limit:
             raise LimitExceeded(what="One stage", limit=f"{limit} messages", advice="Stage several chunks")
         now = self._cell.clock()
-        self._cell.disk_reserve.check(now)
         size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
         self._cell.inbox.admit(count, size_bytes)
+        self._cell.disk_reserve.admit(now, count, size_bytes)
         async with self._cell.refusing_durably():
             with self._cell.guard as engine:
                 result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
@@ -107,7 +107,7 @@ class Transactions:
         publish waits for it.
         """
         now = self._cell.clock()
-        self._cell.disk_reserve.check(now)
+        self._cell.disk_reserve.admit(now)
         with self._cell.guard as engine:
             record, decided = engine.transactions.publish(name, parts, protocol, now)
         if decided:
