@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, LakeUnavailable
 from holdfast.journal.verify import verify
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,7 @@ def _converters() -> list[psutil.Process]:
 async def test_the_process_that_converts_ends_when_it_has_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(export_scheduler, "LEAVE_SECONDS", PATIENCE_SECONDS)  # a process takes a while to end
     node = Node(Config(node=NodeSettings(data_dir=tmp_path)), MemoryStore())
     await node.start()
     await node.messages.enqueue(("default", "orders"), [Draft(b"1")])
