@@ -111,9 +111,8 @@ def test_a_server_that_has_filled_its_disk_is_drained_and_takes_messages_again(
     filler.write_bytes(os.urandom(OCCUPIED_BYTES))
     with served(disk, **lake) as (server, client):
         client.create_group("orders", "billing")
-        confirmed, _ = send_until_refused(client)
-        with pytest.raises((DiskFull, StoreUnavailable)):
-            client.send("orders", os.urandom(MESSAGE_BYTES))
+        confirmed, error = send_until_refused(client)
+        assert isinstance(error, (DiskFull, StoreUnavailable)), "a flush beside it may have met the full disk first"
         check_drained(client, confirmed)
         filler.unlink()
         check_takes_messages(client)
@@ -140,7 +139,7 @@ def test_when_others_fill_the_disk_beside_it_what_is_stored_is_drained(disk: Sma
 def check_drained(client: SyncClient, confirmed: set[str]) -> None:
     acked = drain(client)
     assert confirmed <= acked, "a confirmed message is missing"
-    assert len(acked - confirmed) <= 2, "of those that were refused it is not known"
+    assert len(acked - confirmed) <= 1, "of the one that was refused it is not known"
 
 
 def check_lake(disk: SmallDisk, lake: dict[str, str]) -> None:
