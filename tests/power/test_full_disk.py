@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def served(disk: SmallDisk, **settings: str) -> Iterator[tuple[Server, SyncClient]]:
     with serving(disk.inside / "data", before=disk.entering(), **SETTINGS, **settings) as server:
         url = str(server.wait_for("HTTP API is listening")["url"])
-        with SyncClient(url, retries=Retries(attempts=1)) as client:
+        with SyncClient(url, retries=Retries(attempts=1), timeout=PATIENCE_SECONDS) as client:
             yield server, client
 
 
