@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
@@ -204,6 +205,25 @@ async def test_a_stream_that_is_taken_over_leaves_no_leases(api: Api, queue: str
             settlements = [pb.Settlement(id=one.message.id, lease_token=one.lease_token) for one in after]
             await second.say(settle=pb.SettleBatch(batch=1, settlements=settlements))
             assert (await second.receive()).settled.settled.settled == 2
+
+
+async def test_a_stream_ends_with_the_deadline_of_its_call(api: Api, front: GrpcFront, queue: str) -> None:
+    """On the server too: what it held is released."""
+    await api.Enqueue(pb.EnqueueRequest(queue=queue, messages=drafts(b"1")))
+
+    async def requests() -> AsyncIterator[pb.ConsumeRequest]:
+        yield pb.ConsumeRequest(subscribe=pb.Subscribe(queue=queue))
+        await asyncio.Event().wait()
+
+    async def responses() -> list[pb.ConsumeResponse]:
+        return [response async for response in api.Consume(requests(), timeout=1)]
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await responses()
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: (front.streams, front.calls, front.buffered_bytes) == (0, 0, 0))
+    (delivery,) = (await api.Lease(pb.LeaseRequest(queue=queue))).deliveries
+    assert delivery.attempt == 1
 
 
 async def test_a_stream_ends_with_its_queue(api: Api, queue: str) -> None:
