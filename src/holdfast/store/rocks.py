@@ -8,7 +8,7 @@ store/runs.py keeps runs of records in packs, whose layout is in store/packs.py.
 or a pack, is in store/rocks_tuning.py, the open database in store/rocks_handles.py, readers for other threads in
 store/rocks_reader.py, removal of garbage in store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the
 directory in store/directory.py, its formats in store/formats.py, the checks for lost files in store/inventory.py and
-for a damaged log in store/rocks_log.py, what a failed opening leaves in store/rocks_opening.py.
+for a damaged log in store/rocks_log.py.
 
 Errors are raised outside of the `except` that caught them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
@@ -30,7 +30,7 @@ from holdfast.core.effects import DeleteRun, DeleteUntil, Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
 from holdfast.errors import Fenced, StoreCorrupt, StoreError, StoreFull
-from holdfast.store import formats, inventory, rocks_log, rocks_opening
+from holdfast.store import formats, inventory, rocks_log
 from holdfast.store.contract import (
     NOTHING_BEHIND,
     Behind,
@@ -159,7 +159,7 @@ class RocksStore(PackedReads):
         raise failure
 
     def _open(self, *, create: bool) -> None:
-        before = rocks_opening.Files(self._directory.data)
+        before = inventory.BeforeOpening(self._directory.data)
         try:
             self._handles = Handles(
                 self._directory.data,
