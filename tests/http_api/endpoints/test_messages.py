@@ -253,7 +253,7 @@ async def test_a_life_goes_on_across_deaths_redrives_and_undos(
     other = (await http.post(LEASES, json={})).json()["deliveries"][0]
     await _reject(http, other)
     sent = (await http.post(MESSAGES, json={"messages": [{"text": "a"}]})).json()["ids"][0]
-    dead = "/api/v1/queues/jobs/dlq"
+    dead, audit = "/api/v1/queues/jobs/dlq", f"exported-{exported}"
 
     async def die() -> str:
         [delivery] = (await http.post(LEASES, json={"wait": "30s"})).json()["deliveries"]
@@ -264,8 +264,8 @@ async def test_a_life_goes_on_across_deaths_redrives_and_undos(
     retried = (await http.post(f"{dead}/{first}/retry")).json()["id"]
     second = await die()
     move = {"dead_letters": [{"id": second}]}
-    again = (await http.post(f"{dead}/audits/one", json=move)).json()["dead_letters"][0]["message"]
-    undone = (await http.post(f"{dead}/audits/one/undo", json={})).json()["dead_letters"][0]["again"]
+    again = (await http.post(f"{dead}/audits/{audit}", json=move)).json()["dead_letters"][0]["message"]
+    undone = (await http.post(f"{dead}/audits/{audit}/undo", json={})).json()["dead_letters"][0]["again"]
     if exported:
         await node.cell.export()
     whole = [

@@ -87,11 +87,14 @@ class SystemReadings:
             "retained messages/count": counts["retained"],
             "subscriptions/count": counts["subscriptions"],
             "shared_subscriptions/count": counts["shares"],
-            "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }.items():
             yield f"broker/{name}", str(value)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if _MEMORY.exists():
-            yield "broker/heap/current", str(int(_MEMORY.read_text().split()[1]) * resource.getpagesize())
+            current = int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
+            most = max(most, current)  # the kernel's maximum is renewed from time to time
+            yield "broker/heap/current", str(current)
+        yield "broker/heap/maximum", str(most)
 
 
 _LOADS_ONLY: Final = {"connections", "sockets"}
