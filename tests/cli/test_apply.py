@@ -192,3 +192,70 @@ def test_yaml_may_be_empty_and_is_refused_when_it_is_none(shell: Shell, client: 
     assert [queue.name for queue in client.queues()] == ["a", "b"]
     path.write_text("queues: [a\n")
     assert "is not YAML" in shell.run("apply", str(path), "--yes").output
+
+
+USERS = """
+[users.shop]
+scopes = ["produce:shop/#", "consume:shop/#"]
+
+[users.billing]
+scopes = ["consume:shop/orders"]
+subject = "CN=billing,O=Acme"
+namespace = "bills"
+"""
+
+
+def test_users_are_applied_to_the_users_file(shell: Shell, tmp_path: Path) -> None:
+    path, users = tmp_path / "topology.toml", tmp_path / "users.json"
+    path.write_text(USERS)
+    options = ("--users-file", str(users))
+    assert "name it with --users-file" in shell.run("apply", str(path), "-y").stderr
+    assert shell.run("apply", str(path), "--check", *options).exit_code == 1
+    assert not users.exists()
+    applied = shell.done("apply", str(path), "-y", *options)
+    [password] = [line for line in applied.stderr.splitlines() if line.startswith("password of ")]
+    assert password.split()[2] == "shop:"
+    assert len(password.split()[3]) == 32
+    found = {user["name"]: user for user in shell.json("user", "list", "--file", str(users))}
+    assert found["shop"]["scopes"] == ["produce:shop/#", "consume:shop/#"]
+    assert (found["shop"]["password"], found["billing"]["password"]) == (True, False)
+    assert (found["billing"]["subject"], found["billing"]["namespace"]) == ("CN=billing,O=Acme", "bills")
+    before = users.read_bytes()
+    assert "Nothing to do" in shell.done("apply", str(path), "-y", *options).stderr
+    assert users.read_bytes() == before
+    exported = tmp_path / "exported.toml"
+    exported.write_text(shell.done("export", "none", *options).stdout)
+    assert "Nothing to do" in shell.done("apply", str(exported), "-y", *options).stderr
+
+
+def test_a_user_is_changed_and_only_prune_removes_one(shell: Shell, tmp_path: Path) -> None:
+    path, users = tmp_path / "topology.toml", tmp_path / "users.json"
+    options = ("--users-file", str(users))
+    path.write_text(USERS)
+    shell.done("apply", str(path), "-y", *options)
+    path.write_text('[users.shop]\nscopes = ["produce:shop/#"]\n')
+    plan = shell.done("apply", str(path), "--dry-run", *options).stdout
+    assert plan.splitlines() == ["~ user shop", '    scopes: ["produce:shop/#","consume:shop/#"] -> ["produce:shop/#"]']
+    shell.done("apply", str(path), "-y", *options)
+    assert [user["name"] for user in shell.json("user", "list", "--file", str(users))] == ["billing", "shop"]
+    path.write_text(path.read_text() + "[queues.keep]\n")
+    shell.done("apply", str(path), "-y", "--prune", *options)
+    [left] = shell.json("user", "list", "--file", str(users))
+    assert (left["name"], left["scopes"], left["password"]) == ("shop", ["produce:shop/#"], True)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[users.shop]\nscopes = ["everything"]', "wrong scope"),
+        ('[users.shop]\npassword = "secret"', "no setting 'password'"),
+        ('[users.shop]\nnamespace = "a b/"', "namespace"),
+    ],
+)
+def test_a_user_that_cannot_be_changes_nothing(text: str, problem: str, shell: Shell, tmp_path: Path) -> None:
+    path, users = tmp_path / "topology.toml", tmp_path / "users.json"
+    path.write_text(text + "\n\n[queues.new]\n")
+    refused = shell.run("apply", str(path), "-y", "--users-file", str(users))
+    assert (refused.exit_code, problem in refused.stderr) == (1, True), refused.stderr
+    assert not users.exists()
+    assert shell.json("queue", "list") == []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,19 +14,17 @@ import msgspec
 from holdfast.cli.support.options import config_file, output_format
 from holdfast.cli.support.output import show_note, show_rows
 from holdfast.cli.support.secrets import ask_secret
-from holdfast.config import AuthSettings, load
+from holdfast.cli.support.users_file import GENERATED_BYTES, changing, read_users, users_settings, with_password
+from holdfast.config import AuthSettings
 from holdfast.errors import InvalidArgument
 from holdfast.units import format_duration
 
 if TYPE_CHECKING:
-    from holdfast.auth.users import AccessKey, User, Users
+    from holdfast.auth.users import AccessKey
 
 # argon2 and other libraries of the users file are imported by the commands that need them: the others start quickly.
 
 Command = TypeVar("Command", bound=Callable[..., object])
-
-GENERATED_BYTES = 24
-"""192 bits, 32 characters."""
 
 ACCESS_KEY_ID_CHARACTERS = 16
 ACCESS_KEY_BYTES = 30
@@ -84,19 +79,19 @@ def add(
     """
     from holdfast.auth.users import User  # noqa: PLC0415
 
-    settings, path = _settings(path, config_path)
+    settings, path = users_settings(path, config_path)
     if no_password and (generate or not (subject or access_key)):
         raise click.UsageError(
             "--no-password needs --subject or --access-key, and no --generate: otherwise the user could not"
             " authenticate."
         )
-    with _changing(path, settings, new=True) as change:
+    with changing(path, settings, new=True) as change:
         if name in change.users.by_name:
             raise InvalidArgument(field=f"User {name!r}", problem="exists already; change it with update or passwd")
         keys = (_new_access_key(),) if access_key else ()
         entry = User(name=name, namespace=namespace, scopes=scopes, subject=subject, access_keys=keys)
         password = "" if no_password else _password(settings, name, generate)
-        change.put(entry if no_password else _with_password(entry, password, settings))
+        change.put(entry if no_password else with_password(entry, password, settings))
     if generate:
         click.echo(password)
     _print_access_keys(keys)
@@ -124,12 +119,12 @@ def update(
 
     Connections of the user are closed, so that clients reconnect with the new permissions.
     """
-    settings, path = _settings(path, config_path)
+    settings, path = users_settings(path, config_path)
     changes = {"scopes": scopes or None, "namespace": namespace, "subject": subject}
     given = {field: value for field, value in changes.items() if value is not None}
     if not given:
         raise click.UsageError("Nothing to change: give --scope, --namespace or --subject.")
-    with _changing(path, settings) as change:
+    with changing(path, settings) as change:
         change.put(msgspec.structs.replace(change.user(name), **given))
     _say(settings, f"Changed {name} in {path}.")
 
@@ -144,11 +139,11 @@ def passwd(name: str, generate: bool, path: Path | None, config_path: Path | Non
 
     Connections of the user are closed.
     """
-    settings, path = _settings(path, config_path)
-    with _changing(path, settings) as change:
+    settings, path = users_settings(path, config_path)
+    with changing(path, settings) as change:
         entry = change.user(name)
         password = _password(settings, name, generate)
-        change.put(_with_password(entry, password, settings))
+        change.put(with_password(entry, password, settings))
     if generate:
         click.echo(password)
     _say(settings, f"{name} has a new password.")
@@ -165,8 +160,8 @@ def access_key(name: str, removed: str | None, path: Path | None, config_path: P
     A user has at most two: to replace one, add the other, change the clients, and remove the first. Connections of the
     user are closed.
     """
-    settings, path = _settings(path, config_path)
-    with _changing(path, settings) as change:
+    settings, path = users_settings(path, config_path)
+    with changing(path, settings) as change:
         entry = change.user(name)
         added = () if removed else (_new_access_key(),)
         kept = tuple(key for key in entry.access_keys if key.id != removed)
@@ -198,8 +193,8 @@ def _print_access_keys(keys: tuple[AccessKey, ...]) -> None:
 @config_file
 def remove(name: str, yes: bool, path: Path | None, config_path: Path | None) -> None:
     """Remove the user NAME. Its connections are closed."""
-    settings, path = _settings(path, config_path)
-    with _changing(path, settings) as change:
+    settings, path = users_settings(path, config_path)
+    with changing(path, settings) as change:
         change.user(name)
         if not yes and sys.stdin.isatty():
             click.confirm(f"Remove {name} from {path}?", abort=True, err=True)
@@ -213,7 +208,7 @@ def remove(name: str, yes: bool, path: Path | None, config_path: Path | None) ->
 @config_file
 def list_users(output: str, path: Path | None, config_path: Path | None) -> None:
     """List the users with their scopes, without passwords and hashes."""
-    settings, path = _settings(path, config_path)
+    settings, path = users_settings(path, config_path)
     rows: list[dict[str, object]] = [
         {
             "name": entry.name,
@@ -223,78 +218,9 @@ def list_users(output: str, path: Path | None, config_path: Path | None) -> None
             "subject": entry.subject,
             "access_keys": [key.id for key in entry.access_keys],
         }
-        for entry in sorted(_read(path, settings).by_name.values(), key=lambda entry: entry.name)
+        for entry in sorted(read_users(path, settings).by_name.values(), key=lambda entry: entry.name)
     ]
     show_rows(output, ["name", "namespace", "scopes", "password", "subject", "access_keys"], rows)
-
-
-# --- the file -------------------------------------------------------------------------------------------------------
-
-
-def _settings(path: Path | None, config_path: Path | None) -> tuple[AuthSettings, Path]:
-    settings = load(config_path, os.environ).auth
-    path = path or settings.users_file
-    if path is None:
-        raise click.UsageError("Which file? Give --file, or set auth.users_file in the server's configuration.")
-    return settings, path
-
-
-def _read(path: Path, settings: AuthSettings) -> Users:
-    from holdfast.auth import users  # noqa: PLC0415
-
-    try:
-        return users.read(path.read_bytes(), settings.users_max, settings.scopes_max)
-    except FileNotFoundError:
-        problem = "does not exist. `holdfast user add` creates it"
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-    except ValueError as error:
-        problem = str(error)
-    raise InvalidArgument(field=f"Users file {path}", problem=problem)
-
-
-class _Change:
-    """A users file between being read and being written."""
-
-    def __init__(self, users: Users, check: Callable[[User], None]) -> None:
-        self.users = users
-        self._check = check
-
-    def user(self, name: str) -> User:
-        try:
-            return self.users.by_name[name]
-        except KeyError:
-            raise InvalidArgument(field=f"User {name!r}", problem="does not exist") from None
-
-    def put(self, entry: User) -> None:
-        """Raises if a server would refuse the file."""
-        owner = self.users.by_subject.get(entry.subject or "")
-        try:
-            self._check(entry)
-        except ValueError as error:
-            raise click.UsageError(f"The users file would be invalid: it {error}.") from None
-        if owner is not None and owner.name != entry.name:
-            raise click.UsageError(f"The subject {entry.subject} already belongs to {owner.name}.")
-        self.users = self.users.with_user(entry)
-
-
-@contextmanager
-def _changing(path: Path, settings: AuthSettings, *, new: bool = False) -> Iterator[_Change]:
-    """Reads the file, and writes it when the block succeeds; under a lock."""
-    from holdfast.auth import files, users  # noqa: PLC0415
-
-    if not new:
-        _read(path, settings)  # no lock file is left beside a file that does not exist
-    try:
-        with files.locked(path):
-            known = users.Users() if new and not path.exists() else _read(path, settings)
-            change = _Change(known, partial(users.check, scopes_max=settings.scopes_max))
-            yield change
-            files.replace(path, change.users.encode())
-    except OSError as error:
-        raise InvalidArgument(
-            field=f"Users file {path}", problem=f"cannot be written: {error.strerror or error}"
-        ) from error
 
 
 # --- passwords ------------------------------------------------------------------------------------------------------
@@ -311,12 +237,6 @@ def _password(settings: AuthSettings, name: str, generate: bool) -> str:
     if len(password.encode()) > settings.password_bytes_max:
         raise click.UsageError(f"A password has at most {settings.password_bytes_max} bytes (auth.password_bytes_max).")
     return password
-
-
-def _with_password(entry: User, password: str, settings: AuthSettings) -> User:
-    from holdfast.auth.passwords import hasher  # noqa: PLC0415
-
-    return msgspec.structs.replace(entry, password=hasher(settings).hash(password))
 
 
 def _say(settings: AuthSettings, text: str) -> None:

@@ -62,6 +62,14 @@ class ScheduleEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     properties: dict[str, str] = {}
 
 
+class UserEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A user as a file says it: what it may do. Passwords and access keys are in the users file only."""
+
+    scopes: list[str] = []
+    namespace: str | None = None
+    subject: str | None = None
+
+
 class QueueEntry(msgspec.Struct, frozen=True):
     """A queue: the settings that a file names, by dotted name, and its groups."""
 
@@ -74,6 +82,8 @@ class Topology(msgspec.Struct, frozen=True):
 
     queues: dict[str, QueueEntry]
     schedules: dict[str, ScheduleEntry]
+    users: dict[str, UserEntry] | None = None
+    """None: the file says nothing of users."""
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
@@ -152,13 +162,21 @@ def _yaml_library() -> Any:
 
 def _topology(where: str, found: object) -> Topology:
     document = _table(where, {} if found is None else found)
-    _check_names(where, document, ("queues", "schedules"))
+    _check_names(where, document, ("queues", "schedules", "users"))
     queues = _table(f"{where}: queues", document.get("queues") or {})
     schedules = _table(f"{where}: schedules", document.get("schedules") or {})
     return Topology(
         {name: _queue(f"{where}: queues.{name}", entry) for name, entry in queues.items()},
         {name: _entry(f"{where}: schedules.{name}", entry, ScheduleEntry) for name, entry in schedules.items()},
+        _users(where, document.get("users")),
     )
+
+
+def _users(where: str, found: object) -> dict[str, UserEntry] | None:
+    if found is None:
+        return None
+    entries = _table(f"{where}: users", found)
+    return {name: _entry(f"{where}: users.{name}", entry, UserEntry) for name, entry in entries.items()}
 
 
 def _queue(where: str, entry: object) -> QueueEntry:
@@ -208,6 +226,7 @@ def write(found: Topology, shape: str) -> str:
             for name, each in found.queues.items()
         },
         "schedules": {name: given(each) for name, each in found.schedules.items()},
+        **({} if found.users is None else {"users": {name: given(each) for name, each in found.users.items()}}),
     }
     if shape == "yaml":
         return str(_yaml_library().safe_dump(document, sort_keys=False, allow_unicode=True))
@@ -222,13 +241,13 @@ def write(found: Topology, shape: str) -> str:
     return "\n".join(lines)
 
 
-def given(entry: GroupEntry | ScheduleEntry) -> dict[str, Any]:
+def given(entry: GroupEntry | ScheduleEntry | UserEntry) -> dict[str, Any]:
     """What is not at its default."""
     return {
         field.name: value
         for field in msgspec.structs.fields(entry)
         if (value := getattr(entry, field.name))
-        != (field.default if field.default_factory is msgspec.NODEFAULT else {})
+        != (field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
     }
 
 
