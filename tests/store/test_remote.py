@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from holdfast import threads
 from holdfast.core.effects import DeleteUntil, Op, Read
 from holdfast.core.records import Table, message_key
 from holdfast.core.runs import RecordRun
-from holdfast.errors import Fenced, StoreError, StoreUnavailable, StoreWentBack
+from holdfast.errors import Fenced, StoreAway, StoreError, StoreUnavailable, StoreWentBack
 from holdfast.store.contract import Store
 from holdfast.store.memory import MemoryStore
 from holdfast.store.remote.simulated import Fault, SimulatedServer, SimulatedTable
@@ -270,16 +271,22 @@ def test_it_says_how_far_it_is_behind(rig: Rig) -> None:
 def test_a_read_while_the_store_is_away_fails_and_changes_nothing(rig: Rig) -> None:
     rig.put(b"a")
     rig.run_all()
-    rig.put(b"b")
-    rig.server.away = True
-    with pytest.raises(StoreUnavailable):
+    rig.write((Table.META, b"b", b"v"))
+    rig.server.away, rig.back_at = True, math.inf
+    with pytest.raises(StoreAway):
         rig.store.get(Table.META, b"a")
     assert rig.store.get(Table.META, b"b") == b"v", "it is in memory"
     answers: SimpleQueue[object] = SimpleQueue()
     rig.store.read_soon([Read(Table.META, b"a")], answers.put)
-    rig.run_all()
+    rig.run()  # it asks again whether the store is there
+    rig.run()
     assert isinstance(answers.get(timeout=PATIENCE_SECONDS), StoreUnavailable)
     rig.server.away = False
+    asked = rig.table.reads
+    with pytest.raises(StoreAway):
+        rig.store.get(Table.META, b"a")
+    assert rig.table.reads == asked, "nobody waits for a store that did not answer"
+    rig.run_all()
     assert rig.store.get(Table.META, b"a") == b"v"
 
 

@@ -66,6 +66,7 @@ from holdfast.units import NEVER, SECOND, format_duration
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+AWAY_PAUSE_SECONDS = 0.5  # before consumers are served again from a store that did not answer
 REFUSED_PAUSE = SECOND  # before work that is due, and was refused, is tried again
 LEAVING_DELIVERIES_MAX = 1_000
 """Deliveries that a turn takes from members that have left, or whose heartbeat is overdue: some 10 ms. A network that
@@ -423,11 +424,21 @@ class Cell:
             engine.unfinished.clear()
             if self.may_lease:
                 self.dispatcher.lease(engine, now)
+            if self.dispatcher.unread:
+                unread, self.dispatcher.unread = self.dispatcher.unread, []
+                asyncio.get_running_loop().call_later(AWAY_PAUSE_SECONDS, self._serve_again, unread)
             if self.dispatcher.refused:
                 asyncio.get_running_loop().call_soon(self._remove_refused)
             if engine.unfinished:  # a search behind a hot key goes on after others have had their turn
                 engine.mark_dirty(*sorted(engine.unfinished))
                 self.commit.schedule()
+
+    def _serve_again(self, names: list[QueueName]) -> None:
+        """Look again for consumers of queues that could not be read."""
+        engine = self.open_engine
+        if engine is not None:
+            engine.mark_dirty(*names)
+            self.commit.schedule()
 
     @property
     def may_lease(self) -> bool:
@@ -637,7 +648,9 @@ class Cell:
             with self.guard:
                 engine.tick(now)
         except StoreError:
-            return  # the guard has failed the commit, which reports it
+            if self.open_engine is None:
+                return  # the guard has failed the commit, which reports it
+            self._not_before = now + REFUSED_PAUSE  # the store does not answer
         except HoldfastError as refusal:  # and no caller to get it: the rest of what is due goes on
             if not isinstance(refusal, InternalError):  # which the guard has logged
                 log.exception("work that was due was refused")

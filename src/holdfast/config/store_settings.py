@@ -25,7 +25,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     read_timeout: Annotated[int, Duration(10 * MILLISECOND, MINUTE)] = 250 * MILLISECOND
     """How long a read of a remote store (`postgres`) may take. The node does nothing else meanwhile; a read takes a
-    millisecond or two. After this the store counts as failed and is opened again, aside."""
+    millisecond or two. After this what needed it is refused (`store_away`), and nobody waits for the store until it has
+    answered again."""
 
     patience: Annotated[int, Duration(SECOND, 10 * MINUTE)] = 10 * SECOND
     """How long a remote store (`postgres`) may be away before it counts as failed: for a restart or a failover of the

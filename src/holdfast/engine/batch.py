@@ -26,7 +26,17 @@ class Batch:
     """See the module. `must_sync`: nothing in it may be answered before it is durable."""
 
     __slots__ = (
-        "_at", "_begun", "_changing", "_entries", "_flushed", "_ops", "_overlay", "_rows", "_shards", "_store",
+        "_at",
+        "_begun",
+        "_changing",
+        "_entries",
+        "_flushed",
+        "_ops",
+        "_overlay",
+        "_rows",
+        "_shards",
+        "_stepped",
+        "_store",
         "must_sync",
     )  # fmt: skip
 
@@ -41,6 +51,7 @@ class Batch:
         self._begun = (0, 0, 0, 0)  # operations, entries, rows and time when the current operation of a caller began
         self._changing: dict[int, Shard] = {}  # shards that it steps or drops
         self._flushed: list[Op] = []  # their heads, as the operations before it left them
+        self._stepped = False  # whether it has changed one of them
         self.must_sync = False
 
     @property
@@ -56,6 +67,7 @@ class Batch:
     def begin(self) -> None:
         """An operation of a caller begins: what follows can be taken out again."""
         self._begun = (len(self._ops), len(self._entries), self._rows, self._at)
+        self._stepped = False
         if self._changing:
             self._changing = {}
             self._flushed = []
@@ -72,6 +84,11 @@ class Batch:
                 shard.flush(ops)
                 self._ops += ops
                 self._flushed += ops
+
+    @property
+    def changed(self) -> bool:
+        """Whether the operation has changed anything."""
+        return self._stepped or len(self._ops) > self._begun[0] + len(self._flushed)
 
     def undo(self) -> dict[int, Shard]:
         """Take out what the operation has added. Returns the shards that it may have changed: what they have in memory
@@ -99,12 +116,14 @@ class Batch:
             self._entries += effects.entries
             self._rows += effects.rows
             self._shards[shard.number] = shard
+            self._stepped = True
 
     def add_entries(self, entries: list[Entry], now: int) -> None:
         """Add journal entries of one row each that are not those of a shard's step."""
         self._at = now
         self._entries += entries
         self._rows += len(entries)
+        self._stepped = True
 
     def changes(self, shard: Shard) -> bool:
         """Whether a read of this shard's records would miss something that is in the batch."""
@@ -118,6 +137,7 @@ class Batch:
         """The shard is deleted: its head is not written."""
         self.keep(shard)
         self._shards.pop(shard.number, None)
+        self._stepped = True
 
     def seal(self, record: CellRecord, ids: IdGenerator, name_of: Callable[[int], ShardName]) -> list[Op]:
         """All operations: with the heads of the shards, the journal block and the cell's record, which moves on."""

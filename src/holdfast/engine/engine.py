@@ -77,13 +77,11 @@ _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 # Deliveries that a tick acts on, over all shards: 2 to 10 ms. The rest waits for the next turn.
 TICK_DELIVERIES_MAX = 256
 
-# Shards that a tick steps together, so that their reads share a round trip.
-TICK_SHARDS = 2
+TICK_SHARDS = 2  # that a tick steps together, so that their reads share a round trip
 
 FAILED_PAUSE = SECOND  # before a piece of what is due that failed by a bug is tried again
 
 REMOTE_PROBES = 15  # a million messages are searched in five round trips
-
 NOTHING_KNOWN: Known = {}
 
 Step = tuple[Queue, Shard, Command[R]]
@@ -299,6 +297,11 @@ class Engine:
         self._batch.begin()
         self.operation.begin()
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether the operation has changed nothing yet: it may end like this, as if it had not begun."""
+        return not (self._batch.changed or self.operation.changed)
+
     def undo(self, now: int) -> None:
         """An operation failed by a bug: have everything as it was when it began, see operation.py."""
         self.operation.undo(self._batch.undo().values(), now)
@@ -323,7 +326,7 @@ class Engine:
         self._batch.keep(shard)
         outcome = shard.step(command, now)
         while outcome.reads:
-            self._supply(shard, outcome.reads)
+            self._supply([(shard, outcome.reads)])
             outcome = shard.step(command, now)
         self._batch.add_step(shard, outcome, now)
         queue.observe(shard)
@@ -358,7 +361,7 @@ class Engine:
                     if outcome.dead_letter_candidates:
                         moving = candidates.setdefault(queue.name, (queue, []))[1]
                         moving.append((shard, outcome.dead_letter_candidates))
-                self._supply_all(asked)
+                self._supply(asked)
                 left = lacking
         except BaseException:
             for _, (_, shard, _) in left:
@@ -369,20 +372,17 @@ class Engine:
                 self.dead_lettering.move(queue, parts, now)
         return [replies[at] for at in range(len(steps))]
 
-    def _supply_all(self, asked: list[tuple[Shard, list[Read]]]) -> None:
-        """`_supply` for several shards, in one round trip."""
-        if len(asked) == 1:
-            self._supply(*asked[0])
-        elif asked:
-            changed = any(self._batch.changes(shard) for shard, _ in asked)
-            everything = [read for _, reads in asked for read in reads]
-            found = iter((self.overlay if changed else self.store).read(everything))
-            for shard, reads in asked:
-                shard.supply(reads, [next(found) for _ in reads])
-
-    def _supply(self, shard: Shard, reads: list[Read]) -> None:
-        """Give a shard the records it asked for, as they are with all its changes."""
-        shard.supply(reads, (self.overlay if self._batch.changes(shard) else self.store).read(reads))
+    def _supply(self, asked: list[tuple[Shard, list[Read]]]) -> None:
+        """Give shards the records they asked for, as they are with all their changes, in one round trip."""
+        reader = self.overlay if any(self._batch.changes(shard) for shard, _ in asked) else self.store
+        try:
+            found = iter(reader.read([read for _, reads in asked for read in reads]) if asked else ())
+        except StoreError:
+            for shard, _ in asked:
+                shard.forget()  # what was read before is stale for the next command
+            raise
+        for shard, reads in asked:
+            shard.supply(reads, [next(found) for _ in reads])
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -578,7 +578,7 @@ class Engine:
             asked = [(shard, reads) for shard, quota in quotas if (reads := shard.lease_reads(group, quota))]
             if not asked:
                 return
-            self._supply_all(asked)
+            self._supply(asked)
 
     def has_next(self, queue: Queue, group: str, now: int) -> bool:
         """Whether a lease for a group may find something: there is something, or something is due."""
@@ -644,7 +644,7 @@ class Engine:
                 if reads:
                     asked.append((shard, reads))
                     lacking.append((at, shard))
-            self._supply_all(asked)
+            self._supply(asked)
             left = lacking
         return [found[at] for at in range(len(shards))]
 

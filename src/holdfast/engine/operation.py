@@ -35,13 +35,21 @@ class Operation:
         self._queues: dict[QueueName, Before | None] = {}  # None: there was none
         self._restores: dict[Hashable, Restore] = {}
 
-    def begin(self) -> None:
-        """An operation begins. The one before it is complete."""
+    def _lengths_now(self) -> tuple[int, int, int, int, int]:
         engine = self._engine
-        self._lengths = (
+        return (
             len(engine.alerts), len(engine.failed_requests), len(engine.dropped), len(engine.forgotten),
             len(engine.tripped),
         )  # fmt: skip
+
+    @property
+    def changed(self) -> bool:
+        """Whether the operation has changed anything that the batch does not know."""
+        return bool(self._queues or self._restores) or self._lengths_now() != self._lengths
+
+    def begin(self) -> None:
+        """An operation begins. The one before it is complete."""
+        self._lengths = self._lengths_now()
         if self._queues:
             self._queues = {}
         if self._restores:

@@ -22,6 +22,13 @@ class StoreUnavailable(StoreError):
     retryable = True
 
 
+class StoreAway(StoreUnavailable):
+    """The store does not answer: {problem}. Nothing was changed. Retry in a moment; what needs nothing that only the
+    store has goes on meanwhile."""
+
+    code = "store_away"
+
+
 class CopyUnsupported(StoreError):
     """The {store} store cannot be copied while it works. Run the node on the rocks store, which can."""
 

@@ -27,6 +27,7 @@ Errors. A store raises only errors of `holdfast.errors`. After `StoreUnavailable
 too long) the outcome of that write is unknown, further writes and syncs are refused with the same error, and `reopen()`
 must succeed before the store is written again; it brings back what had been stored. Without a failure before it,
 `reopen()` loses nothing that was written. Reads go on meanwhile as far as the store can serve them.
+`StoreAway` is one that only a read of a remote store raises: nothing was changed, and the store may be used further.
 `StoreCorrupt` says that stored records cannot be read, `StoreWentBack` that a remote store has lost what it had
 confirmed: it takes nothing more. After `close()` every other call raises `StoreError`.
 

@@ -12,7 +12,7 @@ from holdfast.broker import cell
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement
 from holdfast.core.records import Extra
-from holdfast.errors import Fenced, StoreUnavailable
+from holdfast.errors import Fenced, StoreAway, StoreUnavailable
 from holdfast.store.remote.simulated import SimulatedServer, SimulatedTable
 from holdfast.store.remote.store import RemoteStore
 from tests.broker.conftest import config_for
@@ -153,13 +153,61 @@ async def test_a_store_that_is_away_for_a_while_fails_nothing(rig: Rig) -> None:
     assert rig.node.inspection.current_stats(Q).depth == 2
 
 
-async def test_a_store_that_cannot_be_read_is_opened_again_beside_the_loop(rig: Rig) -> None:
+async def test_an_operation_that_cannot_be_read_for_fails_alone(rig: Rig) -> None:
+    """Nothing waits for a store that does not answer but the first read, and the engine goes on."""
     messages = rig.node.messages
     await messages.enqueue(Q, [Draft(b"%d" % number, extra=Extra(message_id=f"m{number}")) for number in range(3)])
     engine = rig.node.cell.engine
+    rig.held = True
     rig.server.away = True
-    with pytest.raises(StoreUnavailable):
+    for _ in range(3):
+        with pytest.raises(StoreAway):
+            await messages.enqueue(Q, [Draft(b"again", extra=Extra(message_id="other"))])
+    asked = rig.table.reads
+    with pytest.raises(StoreAway):
         await messages.enqueue(Q, [Draft(b"again", extra=Extra(message_id="other"))])
+    assert rig.table.reads == asked, "nobody else waits for it"
     rig.server.away = False
-    await until(lambda: rig.node.cell.open_engine not in (None, engine))
+    rig.release()
+    await until(lambda: not rig.store._away)
     assert (await messages.enqueue(Q, [Draft(b"1", extra=Extra(message_id="m1"))])).duplicates
+    assert not (await messages.enqueue(Q, [Draft(b"again", extra=Extra(message_id="other"))])).duplicates
+    assert rig.node.cell.engine is engine, "the engine, and so every MQTT connection, goes on"
+
+
+async def test_an_operation_that_changed_something_before_has_the_store_opened_again(rig: Rig) -> None:
+    await rig.node.messages.enqueue(Q, [Draft(b"one")])
+    engine = rig.node.cell.engine
+
+    def half() -> None:
+        with rig.node.cell.guard:
+            engine.enqueue(Q, [Draft(b"half")], "test", rig.node.clock())
+            raise StoreAway(problem="a test")
+
+    with pytest.raises(StoreAway):
+        half()
+    await until(lambda: rig.node.cell.open_engine not in (None, engine))
+    assert rig.node.inspection.current_stats(Q).depth == 1
+
+
+async def test_a_consumer_that_waits_is_served_when_the_store_answers_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell, "AWAY_PAUSE_SECONDS", 0.005)
+    node, messages = rig.node, rig.node.messages
+    await messages.enqueue(Q, [Draft(b"one"), Draft(b"two")])
+    assert len(await messages.lease(Q, "g")) == 1
+    await node.queues.update(Q, {"paused": True})
+    node.cell.commit.fail(StoreUnavailable(problem="a test"))  # so that nothing is in memory
+    await until(lambda: node.cell.open_engine is not None)
+    engine = node.cell.engine
+    waiting = asyncio.ensure_future(messages.lease(Q, "g", wait=int(PATIENCE_SECONDS * 1_000_000)))
+    await until(lambda: node.cell.dispatcher.waiters.count == 1)
+    rig.server.away = True
+    resuming = node.queues.update(Q, {"paused": False})
+    await until(lambda: rig.store._away)
+    assert not waiting.done()
+    rig.server.away = False
+    assert [one.message.payload for one in await waiting] == [b"two"]
+    await resuming
+    assert node.cell.engine is engine

@@ -207,11 +207,11 @@ def a_turn_writes_before_it_reads(patch: pytest.MonkeyPatch) -> None:
     """A read of what the turn has changed writes the batch first: what a call or a front stores is written in parts."""
     right = Engine._supply
 
-    def wrong(self: Engine, shard: Shard, reads: list[Read]) -> None:
-        if self._batch.changes(shard):
+    def wrong(self: Engine, asked: list[tuple[Shard, list[Read]]]) -> None:
+        if any(self._batch.changes(shard) for shard, _ in asked):
             must_sync = self.write()
             self._batch.must_sync = must_sync
-        right(self, shard, reads)
+        right(self, asked)
 
     patch.setattr(Engine, "_supply", wrong)
 

@@ -10,7 +10,7 @@ import structlog
 
 from holdfast.broker.commit.group_commit import GroupCommit
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, InternalError, StoreError, StoreUnavailable
+from holdfast.errors import HoldfastError, InternalError, StoreAway, StoreError, StoreUnavailable
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -27,7 +27,8 @@ class EngineOwner(Protocol):
 
 class Guard:
     """Gives the engine for one operation that may change it. If the store fails in the middle of it, the engine's state
-    must be discarded. After an error that is no answer to the caller, a bug, the operation is undone: its caller gets
+    must be discarded; not so if it only does not answer a read, and nothing was changed before: that concerns the
+    caller alone. After an error that is no answer to the caller, a bug, the operation is undone: its caller gets
     `InternalError`, and nobody else notices.
 
     It holds nothing of an operation: one guard serves all of them. Operations are not nested.
@@ -49,7 +50,9 @@ class Guard:
         if error is None or not isinstance(error, Exception):
             return
         if isinstance(error, StoreError):
-            self._owner.commit.fail(error)
+            engine = self._owner.commit.engine
+            if not isinstance(error, StoreAway) or engine is None or not engine.unchanged:
+                self._owner.commit.fail(error)
         elif not isinstance(error, HoldfastError):
             raise self._undo(error) from error
 
@@ -80,7 +83,7 @@ class ReadGuard(Guard):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) and not isinstance(error, StoreAway):
             self._owner.commit.fail(error)
 
 

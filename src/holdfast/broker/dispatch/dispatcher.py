@@ -21,7 +21,7 @@ from holdfast.core.queue import GroupKind
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.groups import ensure_group
-from holdfast.errors import HoldfastError, InternalError, StoreError
+from holdfast.errors import HoldfastError, InternalError, StoreAway, StoreError
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -42,6 +42,7 @@ class Dispatcher:
         self.members = Members(lease_bytes_max)
         self.waiters = Waiters()
         self.activity = Activity()
+        self.unread: list[QueueName] = []  # queues that could not be read: the store does not answer
         self.refused: list[tuple[Member, HoldfastError]] = []  # members that cannot be served: the cell removes them
         self._granted: list[Grant] = []  # in this turn
         self._held_grants: deque[list[Grant]] = deque()  # of turns that must be synced before anything is delivered
@@ -73,8 +74,10 @@ class Dispatcher:
                 engine.begin()
                 try:
                     left = self._serve(engine, queue, group, left - 1, now)
-                except StoreError:
-                    raise
+                except StoreError as error:
+                    if not isinstance(error, StoreAway) or not engine.unchanged:
+                        raise
+                    self.unread.append(name)
                 except Exception as error:
                     log.exception("consumers could not be served; what was done for them is undone", queue=name[1])
                     engine.undo(now)

@@ -34,7 +34,7 @@ from holdfast import threads
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op, Read
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
-from holdfast.errors import CopyUnsupported, Fenced, StoreError, StoreUnavailable, StoreWentBack
+from holdfast.errors import CopyUnsupported, Fenced, StoreAway, StoreError, StoreUnavailable, StoreWentBack
 from holdfast.store.changes import Changes, Reading
 from holdfast.store.contract import NOTHING_BEHIND, Behind, Found, ReadDone, Reader, Rows, Synced
 from holdfast.store.overlay import Overlay
@@ -101,6 +101,7 @@ class RemoteStore:
         self._epoch = 0  # the newest that was acquired
         self._held: int | None = None
         self._confirmed = 0
+        self._looking = False  # whether an away table is being asked
         self._reach = -1  # the largest number that was ever confirmed, also before `reopen`
         self._forget()
 
@@ -112,6 +113,7 @@ class RemoteStore:
         self._flights: deque[_Flight] = deque()
         self._making: _Flight | None = None  # the one that is not sent yet
         self._recovering = False
+        self._away = ""  # why a read was not answered, until one is
         self._syncs: deque[tuple[int, Synced]] = deque()
         self._answered_at = self._clock()
         self._packer = Packer()
@@ -459,8 +461,33 @@ class RemoteStore:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _ask(self, reads: list[Read]) -> list[Found]:
+        """Ask the table, and wait no longer than the read timeout. Once it has not answered nobody else waits for it:
+        all reads fail at once, until one that nobody waits for was answered."""
         self._not_closed()
-        return _asked(self._table, reads, self._read_timeout)
+        if self._away:
+            raise StoreAway(problem=self._away)
+        try:
+            return self._table.read(reads, self._read_timeout)
+        except Disconnected as error:
+            self._away = error.problem
+            self._look_whether_away()
+            raise StoreAway(problem=error.problem) from None
+
+    def _look_whether_away(self) -> None:
+        """Ask, without waiting, until the table answers."""
+        if self._looking:
+            return
+        self._looking = True
+
+        def answered(results: list[Found] | Disconnected | StoreError) -> None:
+            self._looking = False
+            if not isinstance(results, Disconnected):
+                self._away = ""
+            elif not self._closed:
+                self._pause(RETRY_SECONDS)
+                self._look_whether_away()
+
+        self._table.read_soon([Read(Table.META, b"")], answered)
 
     def _over(self, ask: Callable[[list[Read]], list[Found]], ops: list[Op]) -> Overlay:
         return Overlay(_PackedReader(ask), ops)
