@@ -299,6 +299,13 @@ async def _reject(http: httpx.AsyncClient, delivery: dict[str, Any]) -> None:
 QUEUE = "/api/v1/queues/jobs"
 
 
+async def test_what_no_group_has_seen_is_browsed_by_its_state(http: httpx.AsyncClient) -> None:
+    await http.post(f"{QUEUE}/messages", json={"messages": [{"text": "now"}, {"text": "later", "delay": "1h"}]})
+    for state, text in (("ready", "now"), ("scheduled", "later")):
+        page = (await http.get(f"{QUEUE}/messages", params={"state": state})).json()
+        assert [one["text"] for one in page["messages"]] == [text]
+
+
 async def test_a_state_or_a_group_that_is_none_is_refused_when_browsing(http: httpx.AsyncClient) -> None:
     await http.post(f"{QUEUE}/messages", json={"messages": [{"text": "x"}]})
     state = await http.get(f"{QUEUE}/messages", params={"state": "lost"})
