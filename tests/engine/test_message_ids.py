@@ -12,6 +12,7 @@ from holdfast.core.records import REPLAYED, Extra, Origin, Table, dedup_end_key,
 from holdfast.core.transactions import TransactionName
 from holdfast.engine import audited_redrive
 from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.messages import find_named
 from holdfast.engine.queues import delete_queue, update_queue
 from holdfast.engine.redrive import Destination, redrive
 from holdfast.errors import MessageTooLarge, QueueFull
@@ -261,3 +262,12 @@ def test_repetitions_are_counted_and_journalled(memory: Rig) -> None:
     memory.enqueue(named("x", "b"), named("x", "c"))
     assert sum(shard.head.duplicates for shard in memory.queue().shards) == 2
     assert memory.engine.record.next_lsn == before + 2
+
+
+def test_a_message_is_found_by_its_producers_id_while_that_is_remembered(cell: Rig) -> None:
+    cell.create_queue(partitions=3, dedup_window="1m")
+    (first,) = cell.enqueue(Draft(b"a", extra=Extra(message_id="a"))).ids
+    assert find_named(cell.engine, TASKS, "a", cell.now) == first
+    assert find_named(cell.engine, TASKS, "b", cell.now) is None
+    cell.now += 61 * SECOND
+    assert find_named(cell.engine, TASKS, "a", cell.now) is None

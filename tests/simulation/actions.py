@@ -344,14 +344,16 @@ class Actions(Producers):
         mail = self.some_mail(queue)
         if mail is None:
             return
+        leased = mail.id % 3 == 0
         try:
-            delete_message(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now)
+            delete_message(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now, leased=leased)
         except MessageNotFound:
             must(not mail.listed, f"{queue.name}: {mail.id} not found to delete")
         except MessageNotWaiting:
-            must(machine.model.leased_in(mail), f"{queue.name}: refused to delete {mail}")
+            must(not leased and machine.model.leased_in(mail), f"{queue.name}: refused to delete {mail}")
         else:
-            must(mail.listed and not machine.model.leased_in(mail), f"{queue.name}: deleted {mail}")
+            may = leased or not machine.model.leased_in(mail)
+            must(mail.listed and may, f"{queue.name}: deleted {mail}")
             machine.model.remove(queue, mail, "purged")
 
     def pause(self, queue: Queue) -> None:

@@ -460,7 +460,8 @@ class Scene:
 
     def do_delete(self, arguments: list[str], options: Options) -> Iterator[str]:
         message_id = self.ids[arguments[0]]
-        delete_message(self.engine, ("default", self.homes[message_id]), message_id, self.now)
+        name = ("default", self.homes[message_id])
+        delete_message(self.engine, name, message_id, self.now, leased="leased" in options)
         yield f"deleted {arguments[0]}"
 
     def do_redrive(self, arguments: list[str], options: Options) -> Iterator[str]:

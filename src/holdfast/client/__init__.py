@@ -27,12 +27,15 @@ from holdfast.client.transactions import Transaction as Transaction
 from holdfast.client.workers import Job as Job
 from holdfast.client.workers import Middleware as Middleware
 from holdfast.client.workers import Proceed as Proceed
+from holdfast.client.workers import Progress as Progress
 from holdfast.client.workers import Reject as Reject
 from holdfast.client.workers import Release as Release
 from holdfast.client.workers import Retry as Retry
 from holdfast.client.workers import Worker as Worker
 from holdfast.client.workers import Workers as Workers
 from holdfast.client.workers import handled_message as handled_message
+from holdfast.client.workers import report_progress as report_progress
+from holdfast.client.workers import report_progress_sync as report_progress_sync
 from holdfast.client.workers import use_client as use_client
 from holdfast.client.workers import worker as worker
 from holdfast.client.workflow_state import State as State

@@ -240,6 +240,12 @@ def message(queue: str, message_id: str) -> Call[wire.MessageView]:
     return Call(method="GET", path=path, read=_view, repeatable=True)
 
 
+def named_message(queue: str, message_id: str, wait_seconds: float) -> Call[wire.MessageView]:
+    wait = f"{wait_seconds:g}" if wait_seconds else ""
+    path = _queue(queue, "message-ids", segment(message_id), encoding="base64", wait=wait)
+    return Call(method="GET", path=path, read=_view, repeatable=True, wait_seconds=wait_seconds)
+
+
 def history(queue: str, message_id: str, related: bool = False) -> Call[wire.History]:
     path = _queue(queue, "messages", segment(message_id), "history") + ("?related=true" if related else "")
     return Call(method="GET", path=path, read=_reader(wire.History), repeatable=True)
@@ -255,8 +261,9 @@ def edit(queue: str, message_id: str, change: wire.MessageEdit) -> Call[wire.Mes
     )
 
 
-def delete_message(queue: str, message_id: str) -> Call[None]:
-    return Call(method="DELETE", path=_queue(queue, "messages", segment(message_id)), read=_nothing)
+def delete_message(queue: str, message_id: str, leased: bool = False) -> Call[None]:
+    path = _queue(queue, "messages", segment(message_id), leased="true" if leased else "")
+    return Call(method="DELETE", path=path, read=_nothing)
 
 
 # --- queues ---------------------------------------------------------------------------------------------------------

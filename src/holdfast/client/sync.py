@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 
@@ -36,6 +36,8 @@ from holdfast.client.transactions import Transaction
 from holdfast.client.transport import Token
 from holdfast.client.workflow_state import State
 from holdfast.wire import Queue
+
+Value = TypeVar("Value")
 
 
 class SyncMessage(Received):
@@ -251,6 +253,10 @@ class SyncClient:
         self.schedules = SyncSchedules(self._client.schedules, self._portal)
         self.operations = SyncOperations(self._client.operations, self._portal)
         self._portal.open()
+
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, Value]]) -> Value:
+        """Do asynchronous work with the client beneath this one."""
+        return self._portal.run(work(self._client))
 
     @property
     def url(self) -> str:

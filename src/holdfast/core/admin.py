@@ -273,14 +273,15 @@ def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects, r
 
 @handles(Delete)
 def delete(shard: Shard, command: Delete, now: int, effects: Outcome[None]) -> None:
-    """Remove one waiting message, for all groups."""
+    """Remove one message, for all groups."""
     message, live_state = locate(shard, command.id)
     place = place_of(shard, message, live_state.stamp)
-    _check_waiting(shard, message.id)
+    if not command.leased:
+        _check_waiting(shard, message.id)
     if live_state.live is Live.SCHEDULED:
         _purge_delayed(shard, [(message.deliver_at, message.id, place)], effects)
     else:
-        _purge_places(shard, [place], False, now, effects)
+        _purge_places(shard, [place], command.leased, now, effects)
 
 
 @handles(Withdraw)

@@ -330,9 +330,10 @@ class Edit(Command[Message], frozen=True):
 
 
 class Delete(Command[None], frozen=True):
-    """Remove one waiting message, for all groups."""
+    """Remove one waiting message, for all groups. `leased`: also if it is leased, so that its consumers lose it."""
 
     id: int
+    leased: bool = False
 
 
 class Withdraw(Command[int], frozen=True):

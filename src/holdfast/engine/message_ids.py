@@ -36,7 +36,7 @@ def rounds(
     names = [dedup_name(draft) for draft in drafts]
     left = list(range(len(drafts)))
     while left:
-        found = _find(engine, queue, dict.fromkeys([name for at in left if (name := names[at]) is not None]), now)
+        found = find_ids(engine, queue, dict.fromkeys([name for at in left if (name := names[at]) is not None]), now)
         full = not validated and queue.room() == 0
         taken: list[int] = []
         known: Known = {}
@@ -61,7 +61,7 @@ def repetitions(engine: Engine, queue: Queue, drafts: Sequence[Draft], now: int)
     """Which drafts would repeat a message, or one before them in this batch, if none were refused. Of those the ids
     mean nothing."""
     names = [dedup_name(draft) for draft in drafts]
-    found = _find(engine, queue, dict.fromkeys([name for name in names if name is not None]), now)
+    found = find_ids(engine, queue, dict.fromkeys([name for name in names if name is not None]), now)
     known: Known = {}
     for at, name in enumerate(names):
         if name is not None:
@@ -82,7 +82,7 @@ def remember(engine: Engine, queue: Queue, drafts: Sequence[Draft], reply: Enque
         engine.step(queue, queue.shards[0], RememberIds(ids), now)
 
 
-def _find(engine: Engine, queue: Queue, names: dict[str, None], now: int) -> dict[str, int]:
+def find_ids(engine: Engine, queue: Queue, names: dict[str, None], now: int) -> dict[str, int]:
     """The messages of these ids, those that are remembered.
 
     Versions before this one remembered an id in the shard of its message. Those that have some left are asked too.

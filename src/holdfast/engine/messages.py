@@ -10,6 +10,7 @@ from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.browse import finish
 from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.message_ids import find_ids
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import MessageNotFound
 
@@ -42,6 +43,11 @@ def find_steps(engine: Engine, name: QueueName, message_id: int, clock: Clock) -
             yield (found[0].partition, *found[1:])
             return
     raise MessageNotFound(message_id=message_id, queue=name[1])
+
+
+def find_named(engine: Engine, name: QueueName, producer_id: str, now: int) -> int | None:
+    """The message that a producer has given this id, as long as the queue remembers it."""
+    return find_ids(engine, engine.queue(name, now), {producer_id: None}, now).get(producer_id)
 
 
 def find_live_message(engine: Engine, queue: Queue, message_id: int, now: int) -> FoundInShard | None:
@@ -81,9 +87,11 @@ def edit_message(
     return edited
 
 
-def delete_message(engine: Engine, name: QueueName, message_id: int, now: int, partition: int = -1) -> None:
-    """Delete a message that waits, for all groups."""
+def delete_message(
+    engine: Engine, name: QueueName, message_id: int, now: int, partition: int = -1, leased: bool = False
+) -> None:
+    """Delete a message that waits, for all groups. `leased`: also if consumers hold it; they then lose their leases."""
     queue = engine.queue(name, now)
     shard = _holder(engine, queue, message_id, partition, now)
-    engine.step(queue, shard, Delete(message_id), now)
+    engine.step(queue, shard, Delete(message_id, leased), now)
     engine.mark_dirty(name)

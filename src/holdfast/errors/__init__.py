@@ -359,6 +359,19 @@ class RequestFailed(HoldfastError):
     grpc = "ABORTED"
 
 
+class NoResult(HoldfastError):
+    """Job {job} of {queue!r} has no result: {problem}"""
+
+    code = "no_result"
+
+
+class ResultTimeout(HoldfastError):
+    """Job {job} of {queue!r} has not ended within {timeout_seconds} s. It waits or runs; ask again, or cancel it."""
+
+    code = "result_timeout"
+    retryable = True
+
+
 class StreamEnded(HoldfastError):
     """The stream has ended: {reason}. Open another one to continue."""
 

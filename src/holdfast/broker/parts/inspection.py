@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ from holdfast.engine.browse import (
     partition_bounds,
 )
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.messages import find_steps
+from holdfast.engine.messages import Found, find_named, find_steps
 from holdfast.engine.stats import GroupStats, QueueStats, queue_stats, stats_of_all, stats_steps
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, MessageNotFound, QueueNotFound
 from holdfast.units import SECOND
 
 COLLECTED_LONG = SECOND // 20  # stats of all queues that took so long to collect are valid for a while
@@ -104,6 +104,31 @@ class Inspection:
         """A live message by its id: its partition, the message, its delivery status in each group."""
         cell = self._cell
         return await cell.read_in_steps(find_steps(cell.engine, name, message_id, cell.clock))
+
+    async def find_named(self, name: QueueName, producer_id: str, wait: int = 0) -> Found:
+        """A live message by the id that its producer gave it. If there is none, wait up to `wait` microseconds for it;
+        the queue need not exist yet."""
+        if not 0 <= wait <= self._limits.max_wait:
+            raise InvalidArgument(field="wait", problem=f"is 0 to {self._limits.max_wait // SECOND} seconds")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait / SECOND
+        with self.watch(name) as changed:
+            while True:
+                changed.clear()
+                with suppress(QueueNotFound, MessageNotFound):
+                    return await self._find_named(name, producer_id)
+                try:
+                    async with asyncio.timeout_at(until):
+                        await changed.wait()
+                except TimeoutError:
+                    return await self._find_named(name, producer_id)
+
+    async def _find_named(self, name: QueueName, producer_id: str) -> Found:
+        with self._cell.read_guard as engine:
+            message_id = find_named(engine, name, producer_id, self._cell.clock())
+        if message_id is None:
+            raise MessageNotFound(message_id=producer_id, queue=name[1])
+        return await self.find(name, message_id)
 
     async def history(self, name: QueueName, message_id: int, *, related: bool = False) -> History:
         """Every step of a message's life, also of one that no longer exists, from the journal. `related`: also of those

@@ -105,12 +105,12 @@ class Messages:
             message = edit_message(engine, name, message_id, priority, deliver_at, cell.clock(), partition)
         return await cell.submission(message)
 
-    async def delete(self, name: QueueName, message_id: int) -> None:
-        """Remove one waiting message."""
+    async def delete(self, name: QueueName, message_id: int, *, leased: bool = False) -> None:
+        """Remove one waiting message; with `leased` also one that consumers hold, who lose it."""
         cell = self._cell
         partition, _, _ = await cell.read_in_steps(find_steps(cell.engine, name, message_id, cell.clock))
         with cell.guard as engine:
-            delete_message(engine, name, message_id, cell.clock(), partition)
+            delete_message(engine, name, message_id, cell.clock(), partition, leased)
         await cell.submission(None)
 
     # --- leasing ----------------------------------------------------------------------------------------------------

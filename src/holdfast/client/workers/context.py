@@ -11,6 +11,7 @@ from contextvars import ContextVar
 
 from holdfast.client.client import Client
 from holdfast.client.messages import Message
+from holdfast.client.portal import Portal
 from holdfast.client.sync import SyncClient
 
 Loop = asyncio.AbstractEventLoop
@@ -25,6 +26,23 @@ _sync_clients: dict[int, SyncClient] = {}  # by process: a client does not survi
 def handled_message() -> Message | None:
     """The message that this code handles, for logs; None outside of a worker."""
     return _handled.get()
+
+
+async def report_progress(percent: float, text: str = "") -> None:
+    """Say how far the job is that this code works on: to its sender (`job.progress()`), and to everybody who looks at
+    its message, since it is the message's workflow state."""
+    message = _handled.get()
+    if message is None:
+        raise RuntimeError("report_progress is for the function of a worker, while it handles a message")
+    await message.put_state({"percent": percent, "text": text})
+
+
+def report_progress_sync(percent: float, text: str = "") -> None:
+    """`report_progress` for an ordinary function."""
+    found = _client.get()
+    if found is None:
+        raise RuntimeError("report_progress is for the function of a worker, while it handles a message")
+    Portal.of(found[1]).run(report_progress(percent, text))
 
 
 def client_here() -> Client:

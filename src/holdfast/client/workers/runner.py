@@ -115,6 +115,9 @@ class Workers:
 
     async def _begin(self, stack: AsyncExitStack, client: Client) -> None:
         stack.enter_context(use_client(client))
+        for worker in self.workers:
+            if worker.results is not None:
+                await worker.results.open(client)
         if self.lifespan is not None:
             await stack.enter_async_context(self.lifespan(client))
 

@@ -24,21 +24,13 @@ from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant, instant, optional_duration
 from holdfast.client.workers.arguments import HandlerCall
 from holdfast.client.workers.context import client_elsewhere, client_here, sync_client_here
+from holdfast.client.workers.jobs import Job
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 Unique = bool | Callable[..., str]
 """Whether jobs with the same arguments are one, or a function of the arguments that says which are."""
-
-
-class Job(msgspec.Struct, frozen=True):
-    """A job that was sent."""
-
-    id: str
-    queue: str
-    duplicate: bool = False
-    """Whether it had been sent before, under this id."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +48,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Sending(Generic[Parameters, Result]):
     """How jobs of one function are sent. The methods that take an option return another that has it too."""
 
-    def __init__(self, queue: str, call: HandlerCall, unique: Unique, options: Options = Options()) -> None:
+    def __init__(
+        self, queue: str, call: HandlerCall, unique: Unique, options: Options = Options(), group: str = "default"
+    ) -> None:
         self.queue = queue
+        self.group = group
         self._call = call
         self._unique = unique
         self._options = options
 
     def _with(self, **changes: Any) -> Sending[Parameters, Result]:
-        return Sending(self.queue, self._call, self._unique, replace(self._options, **changes))
+        return Sending(self.queue, self._call, self._unique, replace(self._options, **changes), self.group)
 
     def key(self, key: str) -> Sending[Parameters, Result]:
         """Jobs of one key are done in order."""
@@ -115,8 +110,12 @@ class Sending(Generic[Parameters, Result]):
             raise RuntimeError("send_sync would block the event loop that sends: await send(...) in asynchronous code")
         return self._sent(Portal.of(loop).run(client.send(self.queue, **fields)))
 
+    def job(self, job_id: str) -> Job:
+        """A job that was sent before, by its id: to wait for its result, or to cancel it."""
+        return Job(job_id, self.queue, group=self.group)
+
     def _sent(self, sent: Sent) -> Job:
-        return Job(sent.id, self.queue, sent.duplicate)
+        return Job(sent.id, self.queue, sent.duplicate, self.group)
 
     def _fields(self, *args: Parameters.args, **keywords: Parameters.kwargs) -> dict[str, Any]:
         """The fields of the message of a job. Raises TypeError if the function could not be called so."""

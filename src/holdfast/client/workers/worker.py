@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast import wire
 from holdfast.client.client import HOLD, Client
 from holdfast.client.consumer import RETRY_SECONDS
 from holdfast.client.lease_scope import LeaseScope
@@ -22,6 +23,7 @@ from holdfast.client.times import Duration, seconds
 from holdfast.client.workers.arguments import Unreadable, call_of
 from holdfast.client.workers.context import handling
 from holdfast.client.workers.job_policy import TRACEBACK_LENGTH, Backoff, RetryRule, StartRate, Timeout
+from holdfast.client.workers.jobs import Results
 from holdfast.client.workers.outcomes import Reject, Release, ReleaseDelays, Retry
 from holdfast.client.workers.sending import Sending, Unique
 from holdfast.client.workers.thread_pool import ThreadPool
@@ -64,6 +66,7 @@ class Worker(Sending[Parameters, Result]):
         backoff: Backoff | None = None,
         rate: str | None = None,
         unique: Unique = False,
+        results: Duration | None = None,
         local_names: dict[str, Any] | None = None,
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
@@ -71,9 +74,9 @@ class Worker(Sending[Parameters, Result]):
         self.function = function
         self.asynchronous = inspect.iscoroutinefunction(function)
         self._call = call_of(function, self.asynchronous, local_names or {})
-        super().__init__(queue, self._call, unique)
+        super().__init__(queue, self._call, unique, group=group)
+        self.results = None if results is None else Results(queue, results)
         self._function: Callable[..., Any] = function  # called by what its annotations say, not by its type
-        self.group = group
         self.concurrency = concurrency
         self.prefetch = prefetch
         self.lease = lease
@@ -132,17 +135,42 @@ class Worker(Sending[Parameters, Result]):
                 return None
             if result is not None and message.reply_to and message.settled is None:
                 await client.send(message.reply_to, result, correlation_id=message.correlation_id)
+            kept = None if self.results is None else self.results.done(message, result)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises becomes of its message
-            return self._failed(message, error)
+            return self._ended(message, client, self._failed(message, error))
         except (SystemExit, asyncio.CancelledError) as error:
             # A library that calls sys.exit, or a wait that was cancelled inside the handler, is a failure of this one
             # message. If it ended the worker, the message would be delivered to the next worker and end that too.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failed(message, error)
+            return self._ended(message, client, self._failed(message, error))
         self._release_delays.forget(message.id)
-        return message.ack if message.settled is None else None
+        settle = message.ack if message.settled is None else None
+        return settle if kept is None else self._kept_first(client, kept, settle)
+
+    def _ended(self, message: Message, client: Client, settle: Settle | None) -> Settle | None:
+        """A failure ends a job if it is a reject: then there will be no result."""
+        if self.results is None or not isinstance(settle, functools.partial) or settle.func != message.reject:
+            return settle
+        return self._kept_first(client, self.results.failed(message, settle.args[0]), settle)
+
+    def _kept_first(self, client: Client, result: wire.Draft, settle: Settle | None) -> Settle:
+        """Keep the result of a job, and then settle it: so that there is one however often this is done."""
+        results = self.results
+        assert results is not None
+
+        async def keep_and_settle() -> None:
+            try:
+                await results.keep(client, result)
+            except HoldfastError as refused:
+                if refused.retryable:
+                    raise
+                log.error("%s: the result of a job is not kept: %s", self.name, refused)
+            if settle is not None:
+                await settle()
+
+        return keep_and_settle
 
     async def _in_time(self, message: Message, proceed: Proceed) -> object:
         """What the function returns. Raises Timeout when its time is over."""
@@ -238,6 +266,7 @@ def worker(
     backoff: Backoff | None = None,
     rate: str | None = None,
     unique: Unique = False,
+    results: Duration | None = None,
 ) -> Callable[[Callable[Parameters, Result]], Worker[Parameters, Result]]:
     """Make a worker of a function; `async def` or an ordinary one, which is called on threads.
 
@@ -254,6 +283,8 @@ def worker(
     failed. A failed job is repeated `retries` times, after `backoff` (the first pause, which doubles up to an hour, or
     a list of pauses); what is not given is as the queue's retry policy says. `rate`, as 100/s or 5/m, bounds how many
     start in this process.
+
+    With `results` what it returns is kept for so long, and `await job.result()` waits for it.
 
     `send` enqueues a job; with `unique` not one with the same arguments as another that was sent within the queue's
     `dedup_window`. `unique` may be a function of the arguments that returns what is compared.
@@ -275,6 +306,7 @@ def worker(
             backoff=backoff,
             rate=rate,
             unique=unique,
+            results=results,
             local_names=dict(local_names),
         )
 

@@ -36,7 +36,7 @@ from holdfast.http_api.codecs.json_slices import WHOLE_BYTES, BulkArray, is_chea
 from holdfast.http_api.codecs.raw_body import HEADERS, message_bytes_max, read_form, read_raw
 from holdfast.http_api.codecs.shapes import history_to_wire, message_to_wire, read_draft, read_import, view_to_wire
 from holdfast.http_api.codecs.trace_headers import traced
-from holdfast.http_api.codecs.values import decode, instant
+from holdfast.http_api.codecs.values import decode, duration, instant
 from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Request
 from holdfast.http_api.server.response import (
     ARROW,
@@ -449,6 +449,35 @@ async def get(request: Request) -> Response:
     return response(result)
 
 
+class NamedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to show a message, and how long to wait for it."""
+
+    encoding: wire.Encoding = "auto"
+    wait: wire.Duration = 0
+    """If it is not there, wait up to this long for it. The queue need not exist yet."""
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/message-ids/{id}",
+    Right.CONSUME,
+    query=NamedQuery,
+    gives=wire.MessageView,
+    errors=(QueueNotFound, MessageNotFound),
+    waits=True,
+)
+async def get_named(request: Request) -> Response:
+    """Show one live message by the `message_id` that its producer gave it.
+
+    It is found for as long as the queue remembers the id: its `dedup_window`.
+    """
+    query = request.query(NamedQuery)
+    wait = duration(query.wait, "wait")
+    work = request.node.inspection.find_named(request.queue, request.parameters[1], wait)
+    partition, message, statuses = await (request.api.until_disconnect(request, work) if wait else work)
+    return response(view_to_wire(message, partition, statuses, query.encoding))
+
+
 class HistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whose steps to show."""
 
@@ -538,15 +567,24 @@ async def edit(request: Request) -> Response:
     return response(message_to_wire(message, 0, "auto"))
 
 
+class DeleteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages may be removed."""
+
+    leased: bool = False
+    """Also one that consumers hold: they lose their leases, and workers cancel what they do."""
+
+
 @ROUTES(
     "DELETE",
     "/api/v1/queues/{name}/messages/{id}",
     Right.ADMIN,
+    query=DeleteQuery,
     status=204,
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.delete",
 )
 async def delete(request: Request) -> Response:
-    """Remove a waiting message, for all groups."""
-    await request.node.messages.delete(request.queue, request.message_id())
+    """Remove a waiting message, for all groups; with `leased` also one that consumers hold."""
+    leased = request.query(DeleteQuery).leased
+    await request.node.messages.delete(request.queue, request.message_id(), leased=leased)
     return Response(status=204)
