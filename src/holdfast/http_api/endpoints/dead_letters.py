@@ -193,29 +193,32 @@ async def redrive(request: Request) -> Response:
     """
     body = await request.json(_redrive, b"{}")
     dead, source = dead_queue(request)
-    to = _destination(request, body)
-    if not 0 <= body.rate <= RATE_MAX:
-        raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
-    if body.limit < 0:
-        raise InvalidArgument(field="limit", problem="cannot be negative")
-    job = await request.node.redrive_jobs.start(
-        RedriveRequest(
-            queue=request.queue[1],
-            dead_queue=dead,
-            letters=_matching(request, body.filter, source),
-            to=to,
-            rate=body.rate,
-            limit=body.limit,
-            dry_run=body.dry_run,
-            allowed=request.principal.put_filters,
-        )
+    wanted = RedriveRequest(
+        queue=request.queue[1],
+        dead_queue=dead,
+        letters=_matching(request, body.filter, source),
+        to=_destination(request, body),
+        rate=body.rate,
+        limit=body.limit,
+        dry_run=body.dry_run,
+        allowed=request.principal.put_filters,
     )
-    if body.dry_run:
+    return response(_to_wire(await start_job(request, wanted)), 202)
+
+
+async def start_job(request: Request, wanted: RedriveRequest) -> RunningRedrive:
+    """Start a redrive, or a move, which is one over an ordinary queue. A dry run has ended when this returns."""
+    if not 0 <= wanted.rate <= RATE_MAX:
+        raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
+    if wanted.limit < 0:
+        raise InvalidArgument(field="limit", problem="cannot be negative")
+    job = await request.node.redrive_jobs.start(wanted)
+    if wanted.dry_run:
         try:
             await request.api.until_disconnect(request, job.ended.wait())
         finally:
             job.cancel()
-    return response(_to_wire(job), 202)
+    return job
 
 
 @ROUTES(

@@ -12,7 +12,7 @@ from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination
 from holdfast.errors import InvalidArgument, LimitExceeded, QueueNotFound, RedriveNotFound
 from holdfast.http_api.codecs.values import duration, read_id
-from holdfast.http_api.endpoints.dead_letters import RATE_MAX
+from holdfast.http_api.endpoints.dead_letters import start_job
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -54,28 +54,17 @@ async def start(request: Request) -> Response:
     redrive_rights.check_destination(request.node, request.principal, body.to)
     if request.principal.may(Action.CONSUME, body.to):  # what it may not read must not come to where it may
         request.principal.require(Action.CONSUME, request.queue[1])
-    if not 0 <= body.rate <= RATE_MAX:
-        raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
-    if body.limit < 0:
-        raise InvalidArgument(field="limit", problem="cannot be negative")
-    job = await request.node.redrive_jobs.start(
-        RedriveRequest(
-            queue=request.queue[1],
-            dead_queue=request.queue,
-            letters=_matching(request, body.filter),
-            to=Destination(queue=body.to, moving=True),
-            rate=body.rate,
-            limit=body.limit,
-            dry_run=body.dry_run,
-            allowed=request.principal.put_filters,
-        )
+    wanted = RedriveRequest(
+        queue=request.queue[1],
+        dead_queue=request.queue,
+        letters=_matching(request, body.filter),
+        to=Destination(queue=body.to, moving=True),
+        rate=body.rate,
+        limit=body.limit,
+        dry_run=body.dry_run,
+        allowed=request.principal.put_filters,
     )
-    if body.dry_run:
-        try:
-            await request.api.until_disconnect(request, job.ended.wait())
-        finally:
-            job.cancel()
-    return response(_to_wire(job), 202)
+    return response(_to_wire(await start_job(request, wanted)), 202)
 
 
 def _matching(request: Request, chosen: wire.MoveFilter) -> DeadLetterFilter:
