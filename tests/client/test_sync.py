@@ -32,6 +32,7 @@ from tests.waiting import PATIENCE_SECONDS
 pytest_plugins = ["holdfast.testing.fixtures"]
 
 FOR_THE_CLIENTS_OWN_PARTS = {
+    "run",  # of the synchronous one
     "abandon",
     "lose",
     "call",
