@@ -25,6 +25,7 @@ from holdfast.config.settings import HttpSettings, JournalSettings, MqttSettings
 from holdfast.grpc_api import GrpcFront
 from holdfast.grpc_api.generated import queue_pb2 as pb
 from holdfast.store.memory import MemoryStore
+from holdfast.units import MINUTE
 from tests.waiting import PATIENCE_SECONDS
 
 SECRET = SecretText("x" * 40)
@@ -33,7 +34,7 @@ SECRET = SecretText("x" * 40)
 def config_for(path: Path, **changes: Any) -> Config:
     return replace(
         Config(
-            node=NodeSettings(data_dir=path),
+            node=NodeSettings(data_dir=path, max_loop_lag=10 * MINUTE),  # late on a busy machine, and not unready
             journal=JournalSettings(enabled=False),
             http=HttpSettings(listen="127.0.0.1:0"),
             mqtt=MqttSettings(listen="127.0.0.1:0"),

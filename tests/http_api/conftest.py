@@ -23,6 +23,7 @@ from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.errors import QueueInUse
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
+from holdfast.units import MINUTE
 from tests.waiting import PATIENCE_SECONDS
 
 STORES = ["memory", "rocks"]
@@ -39,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def config_for(path: Path, **http: object) -> Config:
     """The defaults on any free port, with everything below `path` and no segment written unless a test asks for it."""
     return Config(
-        node=NodeSettings(data_dir=path),
+        node=NodeSettings(data_dir=path, max_loop_lag=10 * MINUTE),  # late on a busy machine, and not unready
         journal=JournalSettings(segment_age=3_600_000_000),
         http=replace(HttpSettings(listen="127.0.0.1:0"), **http),
     )
